@@ -285,6 +285,11 @@ class Manifest(_Strict):
         return "random_eigenvalues" in given and known and ("img_size" not in given or self._apart)
 
     @property
+    def readable_graph(self) -> bool:
+        """Whether proofs can read the served graph: its rounding is bounded in fp32 alone."""
+        return self.precision == "fp32"
+
+    @property
     def token_wise(self) -> bool:
         """Whether some proof knows the model, and no token sees another one."""
         return self.provable and self._apart

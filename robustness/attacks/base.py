@@ -96,7 +96,7 @@ class Info:
         input: what it changes.
         access: what of the model it needs: gradients of the differentiable model, the scores of
             the served one, the class that it answers with, weights of an architecture whose proofs
-            are known, such weights where no token sees another one, the graph that is served, or
+            are known, such weights where no token sees another one, the graph served in fp32, or
             nothing.
         budget: the option that holds its budgets.
         norms: the balls it knows; without any, eps has no meaning.
@@ -330,7 +330,9 @@ class Attack(Strict, frozen=True, json_schema_extra=_ask_for_name):
         if "token-wise" in missing:
             return f"{self.label!r} needs tokens that do not see each other, unlike in {name!r}"
         if "graph" in missing:
-            return f"{self.label!r} needs the graph that is served, and {name!r} shows none"
+            return (
+                f"{self.label!r} needs the graph that is served, in fp32, and {name!r} shows none"
+            )
         if "scores" in missing:
             return f"{self.label!r} needs scores, and {name!r} shows the class alone"
         return None

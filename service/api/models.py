@@ -37,8 +37,8 @@ class ModelDescription(TypedDict):
     `measuring` says that runtimes are being compared for it, `gradients` whether attacks can
     follow them, `access` what they see: an attack can be tried whose own `access` is among it;
     "weights" are those of a model that proofs know, "token-wise" where its tokens do not see
-    each other. A remote model is evaluated only; nothing is known of its architecture, and of
-    the `input` of texts.
+    each other, "graph" where it is served in fp32. A remote model is evaluated only; nothing is
+    known of its architecture, and of the `input` of texts.
     """
 
     name: str
@@ -113,6 +113,7 @@ def describe_model(served: Served, registry: Registry) -> dict[str, Any]:
         "gradient": manifest.gradients,
         "weights": manifest.provable,
         "token-wise": manifest.token_wise,
+        "graph": manifest.readable_graph,
     }
     return {
         "name": artifact.name,

@@ -293,8 +293,9 @@ def _access(model: Model) -> list[Access]:
         return model.access
     found = model.manifest
     return shown(
-        gradients=model.gradients, weights=found.provable, token_wise=found.token_wise, graph=True
-    )
+        gradients=model.gradients, weights=found.provable, token_wise=found.token_wise,
+        graph=found.readable_graph,
+    )  # fmt: skip
 
 
 def _counts(attack: Attack, settings: Settings) -> Iterator[tuple[str, str, int, int]]:

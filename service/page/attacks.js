@@ -62,7 +62,7 @@ const NOTES = {
 };
 
 /** Why an attack cannot be tried on a model that does not show what it needs. */
-const LACKS = { gradient: "gradients, which it does not show", weights: "a TransJect in fp32 with mean pooling, of images with fixed eigenvalues and one expert", "token-wise": "tokens that do not see each other: a TransJect with fixed eigenvalues, one expert and mean pooling", graph: "its graph", scores: "scores, and it shows the class alone" };
+const LACKS = { gradient: "gradients, which it does not show", weights: "a TransJect in fp32 with mean pooling, of images with fixed eigenvalues and one expert", "token-wise": "tokens that do not see each other: a TransJect with fixed eigenvalues, one expert and mean pooling", graph: "its graph, in fp32", scores: "scores, and it shows the class alone" };
 
 let attacks = [];
 

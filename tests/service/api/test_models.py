@@ -1,5 +1,6 @@
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +10,8 @@ from robustness import ATTACKS, EvaluationSpec
 from runtimes.artifact import Artifact
 from service.settings import Settings
 from tests.service.conftest import png, serving
-from tests.service.front import check_error
-from tests.service.tiny_artifact import LABELS, MAX_LEN
+from tests.service.front import FGSM, URL, check_error, pictures
+from tests.service.tiny_artifact import LABELS, MAX_LEN, copy_artifact
 
 
 def test_models_are_listed_with_the_default_first_and_shown_alone(
@@ -32,6 +33,19 @@ def test_models_are_listed_with_the_default_first_and_shown_alone(
     for reference in ("fashion-dot", "fashion-dot:1"):
         assert client.get(f"/v1/models/{reference}").json() == models[2]
     check_error(client.get("/v1/models/nope"), 404, "unknown_model")
+
+
+def test_a_graph_in_another_precision_is_not_offered_to_proofs(
+    tiny_artifact: Artifact, tmp_path: Path
+) -> None:
+    half = copy_artifact(tiny_artifact, tmp_path / "models" / "half", precision="fp16")
+    settings = Settings(models=[half.parent], state=tmp_path / "state", runtime="onnx-cpu")
+    asked = FGSM | {"attacks": [{"name": "graph-bounds", "eps": ["1/255"]}]}
+    with serving(settings) as client:
+        (model,) = client.get("/v1/models").json()
+        assert model["precision"] == "fp16" and "graph" not in model["access"]
+        answer = client.post(URL, data={"spec": json.dumps(asked)}, files=pictures(1))
+        check_error(answer, 422, "invalid_spec", "needs the graph that is served, in fp32")
 
 
 def test_limits_are_the_settings_and_name_the_formats(client: TestClient) -> None:
