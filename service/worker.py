@@ -65,6 +65,7 @@ class Worker:
     registry: Registry
     predictions: Predictions
     texts: TextPredictions
+    _reloader: Reloader | None = None  # of a host that serves models
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class Worker:
         self.registry = registry = Registry.open(settings, metrics, self._targets)
         self._decoders = decoders = Decoders(settings)
         self.texts, self.predictions = TextPredictions(settings), Predictions(settings, decoders)
-        reloader = Reloader(registry, settings, unloaded=self._folder / "unloaded")
+        self._reloader = reloader = Reloader(registry, settings, unloaded=self._folder / "unloaded")
         selector = RuntimeSelector(registry, settings)
         # Closed in the reverse order: the running batch ends, and no other starts.
         for part in (registry, self.texts, self.predictions, decoders, reloader, selector):
@@ -185,6 +186,8 @@ class Worker:
         def leave() -> None:
             """The server is about to stop: keep no connection, end answers without an end."""
             state.leaving = True
+            if self._reloader is not None:
+                self._reloader.stop()
 
         GracefulShutdown(server, delay_s=settings.drain_s, on_begin=leave).prepare()
         self._announced = asyncio.create_task(_announce(server))

@@ -142,11 +142,19 @@ class Reloader:
         artifacts = [f.artifact for f in self._known.values() if f.artifact and not f.problem]
         return [artifact for artifact in artifacts if artifact.digest not in served]
 
-    def close(self) -> None:
-        """Look no more."""
+    def stop(self) -> None:
+        """Look no more: what is served stays.
+
+        A process that opens a version may end with the server. Its folder would then count as one
+        that cannot be served, and the version that it should replace would go all the same.
+        """
         for task in (self._task, *self._opening.values()):
             if task is not None:
                 task.cancel()
+
+    def close(self) -> None:
+        """Stop, and let go of the thread."""
+        self.stop()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, pause_s: float) -> None:

@@ -182,6 +182,17 @@ async def test_an_endless_graph_is_refused_once_and_others_are_opened_meanwhile(
     assert world.served() == [ONE, TWO]
 
 
+async def test_a_server_that_leaves_keeps_what_it_serves(world: World) -> None:
+    world.reloader.start()
+    with exclusive(world.settings.runtimes_folder):
+        world.add("two", version="2")
+        await asyncio.sleep(0.2)  # it is being opened
+        world.reloader.stop()
+        shutil.rmtree(world.folder / "one")
+    await asyncio.sleep(0.2)
+    assert world.served() == [ONE]
+
+
 async def test_a_version_stays_until_the_next_is_open_unless_it_is_unloaded(world: World) -> None:
     with exclusive(world.settings.runtimes_folder):  # nothing can be opened
         shutil.rmtree(world.folder / "one")
