@@ -123,7 +123,12 @@ def plan(recipes: Iterable[Recipe], runs: Path, *, steps: int = STEPS) -> Iterat
 
 
 def measure(recipe: Recipe, task: Task, *, steps: int = STEPS) -> Pace:
-    """Do a few steps of a run from first weights, and a part of a validation."""
+    """Do a few steps of a run from first weights, and a part of a validation.
+
+    Steps that see only the beginnings of sequences are counted like the others.
+    """
+    whole = dataclasses.replace(recipe.train, short_steps=0, short_len=None)
+    recipe = dataclasses.replace(recipe, train=whole)
     with tempfile.TemporaryDirectory() as empty:
         trainer = Trainer(recipe, Path(empty), task=task)
     seconds = trainer.rehearse(_WARMUP + steps)[_WARMUP:]

@@ -137,6 +137,9 @@ class TrainRecipe:
     # Hutter 2017).
     restarts: tuple[int, ...] = ()
     restart_decay: float = 0.5  # factor of the peak learning rate at each restart
+    # First steps, which see the first `short_len` tokens of a sequence alone (Li et al. 2022).
+    short_steps: int = 0
+    short_len: int | None = None  # given where `short_steps` is
     clip_norm: float | None = 1.0  # largest norm of the gradient; None does not clip
     label_smoothing: float = 0.0  # share of a target that is spread over all classes
     reconstruction: float = 1.0  # weight of TransJect's reconstruction loss
@@ -158,12 +161,17 @@ class TrainRecipe:
                 f"either epochs or steps must be given, got {self.epochs} and {self.steps}"
             )
         counts = ("epochs", "steps", "batch_size", "accumulate", "patience", "validate_steps")
-        check_at_least(self, 1, *counts)
+        check_at_least(self, 1, *counts, "short_len")
         rates = ("warmup_lr", "min_lr", "weight_decay", "reconstruction", "replaced")
         lengths = ("warmup_epochs", "warmup_steps", "cooldown_epochs", "checkpoint_seconds")
-        check_at_least(self, 0, *rates, *lengths)
+        check_at_least(self, 0, *rates, *lengths, "short_steps")
         check_positive(self, "lr", "adam_eps", "clip_norm", "restart_decay")
         self._check_factors()
+        if (self.short_steps > 0) != (self.short_len is not None):
+            raise ValueError(
+                "short_steps and short_len must be given together, "
+                f"got {self.short_steps} and {self.short_len}"
+            )
         check_fraction(self, "label_smoothing")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
@@ -252,6 +260,10 @@ class Recipe:
             )
         self._check_replaced()
         if isinstance(self.data, ImageData):
+            if self.train.short_steps:
+                raise ValueError(
+                    f"train.short_steps is for sequences only, got data of {self.data.source}"
+                )
             if self.distillation is not None:
                 self._check_distillation(self.data)
             return

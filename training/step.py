@@ -86,6 +86,8 @@ class Stepper:
                 classes = self._recipe.model["num_classes"]
                 images, targets = mix(images, targets, num_classes=classes, draws=draws, **strength)
             inputs = (images,)
+        elif step < self._recipe.train.short_steps:
+            inputs = tuple(each[..., : self._recipe.train.short_len] for each in inputs)
         noise = None
         if self._recipe.adversarial:
             noise = self._draws("attack", step).uniform(*inputs[0].shape[1:])

@@ -43,6 +43,7 @@ OF_IMAGES = [
     (f"{TEACHER};data.cutmix=1.0", "images, got 0.0 and 1.0"),
     (f"{TEACHER};{ATTACK}}}", "distillation needs adversarial null"),
     (f"{TEACHER};data.in_memory=false", "distillation needs data.in_memory"),
+    ("train.short_steps=2;train.short_len=3", "train.short_steps is for sequences only"),
     ("train.replaced=2", "train.replaced needs a transject with random eigenvalues"),
     ("train.replaced=2;data.mixup=0.8", "train.replaced needs data.mixup and data.cutmix 0"),
 ]
@@ -53,6 +54,8 @@ OF_TEXTS = [
     ("data.tokenizer=bytes", "data.vocab_size must be given where a wordpiece tokenizer"),
     ("model.seq_len=4", "model.seq_len must be at least 12 for imdb, got 4"),
     (f"{ATTACK}}}", "adversarial is for images only"),
+    ("train.short_steps=2", "short_steps and short_len must be given together, got 2 and None"),
+    ("train.short_steps=2;train.short_len=0", "train.short_len must be at least 1, got 0"),
     ("data.max_len=0", "data.max_len must be at least 1, got 0"),
 ]
 OF_TOKENS = [

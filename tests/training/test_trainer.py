@@ -20,6 +20,7 @@ from tests.training.conftest import start
 from training import run as records
 from training.__main__ import main
 from training.distributed import Processes
+from training.objective import Objective
 from training.recipe import AdversarialRecipe
 from training.samples import Sequences, StoredImages
 from training.trainer import Trainer
@@ -174,6 +175,24 @@ def test_texts_are_learned_with_a_tokenizer_of_their_own(text_recipe: Path, vari
     assert "IMDb" in metrics["data"] and "a part, not the whole split" in metrics["data"]
     assert (trainer.folder / records.TOKENIZER).is_file()
     assert records.recorded_recipe(trainer.folder).name == f"words-{variant}"
+
+
+def test_first_steps_see_the_beginnings_of_sequences_alone(
+    token_recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    forward = Objective.forward
+    monkeypatch.setattr(
+        Objective,
+        "forward",
+        lambda self, inputs, *rest: (
+            seen.append(inputs[0].shape[-1]),
+            forward(self, inputs, *rest),
+        )[1],
+    )
+    short = ["train.epochs=null", "train.steps=4", "train.short_steps=2", "train.short_len=5"]
+    start(token_recipe, "run", *short).run()
+    assert seen[:2] == [5, 5] and min(seen[2:]) > 5 and len(seen) == 4
 
 
 def images(count: int = 40) -> StoredImages:
