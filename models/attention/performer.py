@@ -62,22 +62,32 @@ class PerformerAttention(AlignedAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """See `Attention.attend`."""
         with full_precision(q):
-            queries, keys = self.exponents(q), self.exponents(k)  # (B, H, N, F)
-        if mask is not None:
-            keys = keys.masked_fill(~mask[:, None, :, None], -torch.inf)
-        largest = keys.detach().amax(2, keepdim=True)
+            keys = self.exponents(k)  # (B, H, N, F)
+            if mask is not None:
+                keys = keys.masked_fill(~mask[:, None, :, None], -torch.inf)
+            largest = keys.detach().amax(2, keepdim=True)
+            # A query's length is common to all its features, and cancels.
+            queries = self._products(q, torch.ones_like(q[..., :1]), largest)
         # In place: for long sequences new memory of this size takes longer than what fills it.
-        queries = queries.add_(largest)
         queries = queries.sub_(queries.detach().amax(3, keepdim=True)).exp_()
         keys = keys.sub_(largest).exp_()
-        attended = queries @ (keys.transpose(2, 3) @ v)
-        return attended / (queries @ keys.sum(2)[..., None])
+        counted = torch.cat((v, torch.ones_like(v[..., :1])), dim=3)
+        sums = queries @ (keys.transpose(2, 3) @ counted)
+        return sums[..., :-1] / sums[..., -1:]
 
     def exponents(self, x: Tensor) -> Tensor:
         """The logarithms of phi, (B, H, N, D) to (B, H, N, F)."""
+        lengths = x.to(self.features.dtype).square().sum(-1, keepdim=True) * x.shape[-1] ** -0.5
+        return self._products(
+            x, -lengths / 2, torch.ones_like(self.features[None, None, None, :, 0])
+        )
+
+    def _products(self, x: Tensor, added: Tensor, factor: Tensor) -> Tensor:
+        """w_f x' + added * factor in one product: (B, H, N, D), (B, H, N, 1), (..., 1, F)."""
         x = x.to(self.features.dtype) * x.shape[-1] ** -0.25
-        lengths = x.square().sum(-1, keepdim=True)
-        return (x @ self.features.transpose(0, 1)).sub_(lengths / 2)
+        features = self.features.transpose(0, 1).expand(*factor.shape[:2], -1, -1)
+        columns = torch.cat((features, factor), dim=2)  # (..., D + 1, F)
+        return torch.cat((x, added.to(x.dtype)), dim=3) @ columns
 
 
 def orthogonal_features(count: int, dim: int, generator: torch.Generator) -> Tensor:
