@@ -32,7 +32,7 @@ from training.distributed import Processes
 from training.plan import expand, plan
 from training.recipe import ImageData, Recipe
 from training.samples import to_model
-from training.task import open_test, some
+from training.splits import open_test, some
 from training.trainer import Trainer
 from training.validation import predict
 
@@ -132,7 +132,7 @@ def _answers(recipe: Recipe, folder: Path) -> Iterator[tuple[str, Held]]:
     if not isinstance(recipe.data, ImageData):
         return
     for count, attacks in ATTACKS:
-        place, chosen = _place(folder, count, attacks), some(len(samples.labels), count)
+        place, chosen = _place(folder, count, attacks), some(len(samples), count)
         if not (place / FILE).is_file():
             (images,) = to_model(samples.batch(chosen), torch.device("cpu"))
             given = {"classes": recipe.labels, "name": folder.name, "folder": place}

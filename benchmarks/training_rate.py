@@ -70,7 +70,7 @@ class _Run:
     """
 
     def __init__(self, recipe: Recipe, samples: Samples, *, workers: int) -> None:
-        order = Order(len(samples.labels), recipe.train.batch_size, seed=0)
+        order = Order(len(samples), recipe.train.batch_size, seed=0)
         torch.manual_seed(0)
         model = models.build(**recipe.model)
         processes = Processes()

@@ -25,7 +25,7 @@ from training.distributed import Processes
 from training.recipe import TextData
 from training.run import trained_model
 from training.samples import Sequences, to_model
-from training.task import open_test, some
+from training.splits import open_test, some
 from training.validation import predict
 
 BY_LAYER = {
@@ -65,7 +65,7 @@ def analyze(folder: Path, *, count: int | None = None, progress: bool = False) -
     model = trained_model(folder, recipe)
     samples = open_test(recipe, folder / records.TOKENIZER, count=count)
     seen: defaultdict[str, list[Tensor]] = defaultdict(list)
-    indices = range(len(samples.labels))
+    indices = range(len(samples))
     for index in Bar(indices, folder.name, unit="sample", disable=not progress):
         # One by one: distances between all tokens of long sequences fill the memory.
         inputs = to_model(samples.batch(np.array([index])), torch.device("cpu"))

@@ -144,7 +144,8 @@ def run_folder(once: Once, images_folder: Path) -> Path:
         "train": {"epochs": 1},
         "adversarial": None,
     }
-    metrics = {"test_accuracy": 0.25, "seconds": 1.5, "environment": {"torch": torch.__version__}}
+    metrics: dict[str, Any] = {"test_accuracy": 0.25, "test_loss": 1.25, "seconds": 1.5}
+    metrics["environment"] = {"torch": torch.__version__}
 
     def fill(folder: Path) -> None:
         write_run(folder, recipe, metrics)
@@ -190,7 +191,7 @@ def text_run_folder(once: Once) -> Path:
             "data": data | {"tokenizer": "wordpiece"},
             "train": {"epochs": 1},
         }
-        write_run(folder, recipe, {"test_accuracy": 0.5})
+        write_run(folder, recipe, {"test_accuracy": 0.5, "test_loss": 0.7})
         train_wordpiece([WORDS], vocab_size=60).save(folder / "tokenizer.json")
         torch.manual_seed(0)
         model = models.build("transject", **sizes).requires_grad_(False)

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from models.attention.base import metric_gradient
 from models.layers.tokens import masked_mean
 from training.recipe import AdversarialRecipe, Recipe
+from training.tasks import task_of
 
 _TRADES_START = 0.001
 """Spread of TRADES' start around the clean images, of the authors' public code."""
@@ -18,15 +19,15 @@ class Objective(nn.Module):
     """The loss of a batch, as one module, so that several processes can share its gradient.
 
     Args:
-        model: the classifier.
-        recipe: the weights of the loss's parts, and the precision.
+        model: of the recipe's task.
+        recipe: the task, the weights of the loss's parts, and the precision.
     """
 
     def __init__(self, model: nn.Module, recipe: Recipe) -> None:
         super().__init__()
         # `Any`: an encoder with a reconstruction loss has one method more than a module.
         self.model: Any = model
-        self._train = recipe.train
+        self._train, self._task = recipe.train, task_of(recipe)
         self._distillation = recipe.distillation
         self._adversarial = recipe.adversarial
 
@@ -41,7 +42,7 @@ class Objective(nn.Module):
 
         Args:
             inputs: what the model takes; under attack, the attacked images.
-            targets: (B,) int64 labels, or (B, K) shares of the classes.
+            targets: of the task: (B,) int64 labels, or (B, K) shares of the classes.
             teacher: (B, K) logits of a teacher.
             natural: the clean images of TRADES, (B, C, H, W).
         """
@@ -51,9 +52,9 @@ class Objective(nn.Module):
             logits, gains, extra = self._logits(clean, targets)
             attacked = self.model(*inputs) if natural is not None else None
         logits = logits.float()
-        loss = self._cross_entropy(logits, targets)
+        loss = self._task.loss(logits, targets)
         if gains is not None:
-            loss = (loss + self._cross_entropy(logits + gains.float(), targets)) / 2
+            loss = (loss + self._task.loss(logits + gains.float(), targets)) / 2
         if teacher is not None and (recipe := self._distillation):
             # Touvron et al. 2021, eq. 2; the square keeps the gradient's size.
             soft = recipe.temperature
@@ -62,9 +63,6 @@ class Objective(nn.Module):
         if attacked is not None and (recipe := self._adversarial):
             loss = loss + recipe.beta * kl_divergence(logits, attacked.float())
         return loss + extra
-
-    def _cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(logits, targets, label_smoothing=self._train.label_smoothing)
 
     def _logits(
         self, inputs: tuple[Tensor, ...], targets: Tensor

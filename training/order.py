@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -15,7 +14,7 @@ from training.draws import Draws, source
 from training.samples import Samples
 
 Batch = tuple[np.ndarray, tuple[Tensor, ...], Tensor]
-"""Indices (B,), what the model takes, and labels (B,) int64."""
+"""Indices (B,), what the model takes, and targets (B, ...) int64."""
 
 _POOL = 50
 """Batches whose samples are sorted by length together."""
@@ -91,8 +90,7 @@ class _Steps(Dataset[Batch]):
         indices = self._order.indices(step)
         draws = Draws(source(self._seed, "decode", step), len(indices), self._part)
         own = indices[self._part]
-        labels = torch.from_numpy(self._samples.labels[own])
-        return own, self._samples.batch(own, draws), labels
+        return own, self._samples.batch(own, draws), self._samples.targets(own)
 
 
 def batches(

@@ -13,8 +13,8 @@ from training.distillation import ConvTeacher, soft_labels, train_teacher
 from training.recipe import Recipe
 from training.recipe_file import read_file, read_recipe
 from training.samples import Samples, StoredImages
+from training.splits import Splits, open_splits
 from training.state import saved_step
-from training.task import Task, open_task
 from training.trainer import Trainer
 from training.validation import ATTACKED, evaluate
 
@@ -103,7 +103,7 @@ def plan(recipes: Iterable[Recipe], runs: Path, *, steps: int = STEPS) -> Iterat
     Raises:
         ValueError: the data cannot be used.
     """
-    task: tuple[str, Task] | None = None
+    opened: tuple[str, Splits] | None = None
     measured: list[tuple[Recipe, Pace]] = []
     for recipe in recipes:
         folder = runs / recipe.run_name
@@ -114,15 +114,15 @@ def plan(recipes: Iterable[Recipe], runs: Path, *, steps: int = STEPS) -> Iterat
         like = dataclasses.replace(recipe, seed=0)
         pace = next((found for known, found in measured if known == like), None)
         if pace is None:
-            if task is None or task[0] != repr(recipe.data):
-                task = repr(recipe.data), open_task(recipe, folder / records.TOKENIZER)
-            pace = measure(recipe, task[1], steps=steps)
+            if opened is None or opened[0] != repr(recipe.data):
+                opened = repr(recipe.data), open_splits(recipe, folder / records.TOKENIZER)
+            pace = measure(recipe, opened[1], steps=steps)
             measured.append((like, pace))
         done = 0 if differs else saved_step(folder)
         yield Planned(folder=folder, done=done, pace=pace, differs=differs)
 
 
-def measure(recipe: Recipe, task: Task, *, steps: int = STEPS) -> Pace:
+def measure(recipe: Recipe, splits: Splits, *, steps: int = STEPS) -> Pace:
     """Do a few steps of a run from first weights, and a part of a validation.
 
     Steps that see only the beginnings of sequences are counted like the others.
@@ -130,16 +130,16 @@ def measure(recipe: Recipe, task: Task, *, steps: int = STEPS) -> Pace:
     whole = dataclasses.replace(recipe.train, short_steps=0, short_len=None)
     recipe = dataclasses.replace(recipe, train=whole)
     with tempfile.TemporaryDirectory() as empty:
-        trainer = Trainer(recipe, Path(empty), task=task)
+        trainer = Trainer(recipe, Path(empty), splits=splits)
     seconds = trainer.rehearse(_WARMUP + steps)[_WARMUP:]
     every = recipe.train.validate_steps or trainer.order.steps_per_epoch
     return Pace(
         steps=trainer.schedule.total_steps,
         validate_steps=every,
         step=sum(seconds) / max(len(seconds), 1),
-        validation=_evaluation(trainer, task.valid),
-        test=_evaluation(trainer, task.test),
-        teacher=_teacher(recipe, task.train),
+        validation=_evaluation(trainer, splits.valid),
+        test=_evaluation(trainer, splits.test),
+        teacher=_teacher(recipe, splits.train),
     )
 
 
@@ -149,9 +149,11 @@ def _evaluation(trainer: Trainer, samples: Samples) -> float:
     def seconds(attack: bool) -> float:
         adversarial = trainer.recipe.adversarial if attack else None
         options = {"adversarial": adversarial, "count": _SAMPLES}
-        return _timed(lambda: evaluate(trainer.model, samples, trainer.processes, **options))
+        return _timed(
+            lambda: evaluate(trainer.model, samples, trainer.task, trainer.processes, **options)
+        )
 
-    total, clean = len(samples.labels), seconds(attack=False)
+    total, clean = len(samples), seconds(attack=False)
     measured = min(_SAMPLES, total)
     whole = clean * total / measured
     if trainer.recipe.adversarial is not None:

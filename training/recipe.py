@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from core.fields import (
     check_at_least,
@@ -21,6 +21,8 @@ from robustness.parsing import parse_eps
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageData:
     """Images to read, and how the training images are changed."""
+
+    task: ClassVar[str] = "classification"  # see `training.tasks`
 
     source: str  # folder, file, hf:NAME or known name, see docs/reference/data.md
     valid: int  # images held out of the training split for validation
@@ -68,6 +70,8 @@ class ImageData:
 class TextData:
     """Texts to read."""
 
+    task: ClassVar[str] = "classification"
+
     source: str  # folder, file, hf:NAME or known name, see docs/reference/data.md
     valid: int  # texts held out of the training split for validation
     max_len: int  # tokens after the first `max_len` of a text are cut off
@@ -93,6 +97,8 @@ class TextData:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenData:
     """A task of the Long Range Arena."""
+
+    task: ClassVar[str] = "classification"
 
     source: str  # name of the task, see docs/reference/data.md
     valid: int | None = None  # samples held out; None where the task has a split of its own

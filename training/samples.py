@@ -21,10 +21,18 @@ _CROPPED_AREA = 0.08
 
 
 class Samples(ABC):
-    """Labeled samples of any kind."""
+    """Samples of any kind with the targets of a task; each class of them says which."""
 
-    labels: np.ndarray  # (N,) int64
+    labels: np.ndarray  # (N, ...) int64
     lengths: np.ndarray | None = None  # (N,) tokens of each sample; None for images
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self.labels)
+
+    def targets(self, indices: np.ndarray) -> Tensor:
+        """What the model shall answer for these samples, (B, ...) int64."""
+        return torch.from_numpy(self.labels[indices])
 
     @abstractmethod
     def batch(self, indices: np.ndarray, draws: Draws | None = None) -> tuple[Tensor, ...]:

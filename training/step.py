@@ -22,7 +22,7 @@ class _Prepared(NamedTuple):
     """A batch on the device, or a part of it."""
 
     inputs: tuple[Tensor, ...]  # what the model takes
-    targets: Tensor  # (B,) int64 labels, or (B, K) shares of the classes
+    targets: Tensor  # of the task: (B,) int64 labels, or (B, K) shares of the classes
     teacher: Tensor | None  # (B, K) logits of a teacher, where there is one
     noise: Tensor | None  # (B, C, H, W) start of an attack, where there is one
 
@@ -75,9 +75,9 @@ class Stepper:
         return total
 
     def _prepare(self, step: int, batch: Batch) -> _Prepared:
-        indices, inputs, labels = batch
+        indices, inputs, targets = batch
         data, device = self._recipe.data, self._processes.device
-        inputs, targets = to_model(inputs, device), labels.to(device, non_blocking=True)
+        inputs, targets = to_model(inputs, device), targets.to(device, non_blocking=True)
         if isinstance(data, ImageData):
             draws = self._draws("augment", step)
             images = augment(inputs[0], data, draws)

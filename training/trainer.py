@@ -22,9 +22,10 @@ from training.optimizer import Schedule
 from training.order import Batch, Order, batches
 from training.recipe import ImageData, Recipe
 from training.samples import Samples, StoredImages
+from training.splits import Splits, check_readable, open_splits
 from training.state import State
 from training.step import Stepper
-from training.task import Task, check_readable, majority_accuracy, open_task
+from training.tasks import task_of
 from training.validation import evaluate
 
 LOG_STEPS = 20
@@ -38,7 +39,7 @@ class Trainer:
     Args:
         recipe: what to train.
         folder: the run's folder; one that holds a run is resumed.
-        task: the recipe's data, opened; None opens and checks it.
+        splits: the recipe's data, opened; None opens and checks it.
         processes: those that train together.
         progress: show progress bars.
 
@@ -52,7 +53,7 @@ class Trainer:
         recipe: Recipe,
         folder: Path,
         *,
-        task: Task | None = None,
+        splits: Splits | None = None,
         processes: Processes | None = None,
         progress: bool = False,
     ) -> None:
@@ -60,14 +61,15 @@ class Trainer:
         self.processes = processes or Processes()
         self._show = progress and self.processes.is_first
         _check_shares(recipe, self.processes)
-        self.task = task or open_task(recipe, folder / records.TOKENIZER, progress=self._show)
-        if task is None and not (folder / records.RECIPE).exists():
+        self.task, tokenizer = task_of(recipe), folder / records.TOKENIZER
+        self.splits = splits or open_splits(recipe, tokenizer, progress=self._show)
+        if splits is None and not (folder / records.RECIPE).exists():
             workers = recipe.data.workers
-            check_readable(self.task, self.processes, workers=workers, progress=self._show)
-        self.order = _order(recipe, self.task)
+            check_readable(self.splits, self.processes, workers=workers, progress=self._show)
+        self.order = _order(recipe, self.splits.train)
         self.schedule = Schedule(train=recipe.train, steps_per_epoch=self.order.steps_per_epoch)
         self.model = _model(recipe, folder).to(self.processes.device)
-        self.state = State(self.model, recipe.train, self.processes, self.task.digest())
+        self.state = State(self.model, recipe.train, self.processes, self.splits.digest())
         self.state.resume(folder)
         self._stepper = Stepper(recipe, self.state, self.schedule)
 
@@ -91,7 +93,7 @@ class Trainer:
         """
         self._begin()
         if not self.finished:
-            state, writes, samples = self.state, self.processes.is_first, self.task.train
+            state, writes, samples = self.state, self.processes.is_first, self.splits.train
             if self.recipe.distillation is not None and isinstance(samples, StoredImages):
                 path, show = self.folder / records.TEACHER, self._show
                 self._stepper.teacher = teacher_logits(
@@ -118,8 +120,8 @@ class Trainer:
         if self.processes.is_first:
             remove_leftovers(self.folder)
             if not (self.folder / records.RECIPE).exists():
-                records.start_run(self.folder, self.recipe, self.task.tokenizer)
-            inputs = {"data": self.task.description, "data_digest": self.state.data_digest}
+                records.start_run(self.folder, self.recipe, self.splits.tokenizer)
+            inputs = {"data": self.splits.description, "data_digest": self.state.data_digest}
             if self.recipe.init and not self.state.step:
                 inputs["init_digest"] = sha256(Path(self.recipe.init))
             records.record_session(self.folder, self.state.step, inputs, self.processes.size)
@@ -153,7 +155,7 @@ class Trainer:
     def _batches(self) -> Iterator[Batch]:
         with defer_signals():
             return batches(
-                self.task.train,
+                self.splits.train,
                 self.order,
                 range(self.state.step, self.schedule.total_steps),
                 part=self.processes.part(self.recipe.train.batch_size),
@@ -188,10 +190,9 @@ class Trainer:
             "waiting": since.waited / since.seconds,
         }
         with state.averaged():
-            row |= self._evaluate(self.task.valid, "valid")
-            score = row.get("valid_attacked_accuracy", row["valid_accuracy"])
-            if self.recipe.train.monitor == "loss":
-                score = -row["valid_loss"]
+            figures = self._evaluate(self.splits.valid, "valid")
+            row |= _named("valid", figures)
+            score = self.task.score(figures, self.recipe.train.monitor)
             is_best = score > state.best.get("score", -math.inf)
             if is_best:
                 state.best = {"score": score, "validation": len(state.history) + 1}
@@ -205,27 +206,26 @@ class Trainer:
         if self.processes.is_first:
             records.write_metrics(self.folder, self._metrics(), state.history)
         if self._show:
-            figures = (f"{key} {value:.4g}" for key, value in row.items())
-            Bar.write("  ".join(figures), file=sys.stderr)
+            shown = (f"{key} {value:.4g}" for key, value in row.items())
+            Bar.write("  ".join(shown), file=sys.stderr)
 
     def _evaluate(self, samples: Samples, split: str) -> dict[str, float]:
         options = {
             "adversarial": self.recipe.adversarial,
             "progress": split if self._show else None,
         }
-        figures = evaluate(self.model, samples, self.processes, **options)
-        return {f"{split}_{key}": value for key, value in figures.items()}
+        return evaluate(self.model, samples, self.task, self.processes, **options)
 
     def _finish(self) -> dict[str, Any]:
         self.processes.wait()
         load_weights(self.model, self.folder / records.BEST)
-        metrics = self._metrics() | self._evaluate(self.task.test, "test")
+        metrics = self._metrics() | _named("test", self._evaluate(self.splits.test, "test"))
         if self.processes.is_first:
             records.write_metrics(self.folder, metrics, self.state.history)
         return metrics
 
     def _metrics(self) -> dict[str, Any]:
-        state, task = self.state, self.task
+        state, splits = self.state, self.splits
         best = state.history[int(state.best["validation"]) - 1]
         return {
             "steps": state.step,
@@ -234,11 +234,11 @@ class Trainer:
             "seconds": round(state.seconds, 1),
             **{key: value for key, value in best.items() if key.startswith("valid")},
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
-            "train_samples": len(task.train.labels),
-            "valid_samples": len(task.valid.labels),
-            "test_samples": len(task.test.labels),
-            "majority_accuracy": majority_accuracy(task),
-            "data": task.description,
+            "train_samples": len(splits.train),
+            "valid_samples": len(splits.valid),
+            "test_samples": len(splits.test),
+            **self.task.floor(splits.train, splits.test),
+            "data": splits.description,
             "data_digest": state.data_digest,
             "environment": records.environment(),
         }
@@ -256,14 +256,18 @@ def _model(recipe: Recipe, folder: Path) -> nn.Module:
     return model
 
 
-def _order(recipe: Recipe, task: Task) -> Order:
-    data, samples = recipe.data, task.train
+def _named(split: str, figures: dict[str, float]) -> dict[str, float]:
+    return {f"{split}_{key}": value for key, value in figures.items()}
+
+
+def _order(recipe: Recipe, samples: Samples) -> Order:
+    data = recipe.data
     options: dict[str, Any] = {"seed": recipe.seed}
     if isinstance(data, ImageData):
         options["repeats"] = data.repeats
     elif data.bucket:
         options["lengths"] = samples.lengths
-    return Order(len(samples.labels), recipe.train.batch_size, **options)
+    return Order(len(samples), recipe.train.batch_size, **options)
 
 
 def _check_shares(recipe: Recipe, processes: Processes) -> None:

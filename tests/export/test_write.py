@@ -41,7 +41,7 @@ def test_export_writes_an_artifact_that_tells_its_origin_and_parity(
         assert written.read(name) == artifact.read(name)  # exported twice, the same bytes
     manifest = written.manifest
     assert manifest.config["attention"] == "elliptical"
-    assert manifest.metrics == {"test_accuracy": 0.25, "seconds": 1.5}
+    assert manifest.metrics == {"test_accuracy": 0.25, "test_loss": 1.25, "seconds": 1.5}
     assert manifest.training["seed"] == 3
     assert manifest.training["weights_sha256"] == manifest.files["weights.safetensors"]
     assert "/" not in manifest.training["recipe"]["data"]["source"]
@@ -199,7 +199,7 @@ def remove(name: str) -> Callable[[Path], None]:
         (
             "run_folder",
             lambda folder: (folder / "metrics.json").write_text('{"valid_accuracy": 0.9}'),
-            "metrics.json has no test_accuracy yet",
+            "metrics.json has no test_loss yet",
         ),
         *(
             ("run_folder", without(key), f"recipe.yaml lacks what an artifact needs: '{key}'")

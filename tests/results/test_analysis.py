@@ -14,7 +14,7 @@ from results.analysis import BINS, analyze, evaluate_swapped
 from tests.training.conftest import start
 from training import run as records
 from training.run import trained_model
-from training.task import some
+from training.splits import some
 
 
 def test_figures_are_those_of_the_diagnostics(

@@ -23,6 +23,7 @@ from training.distributed import Processes
 from training.objective import Objective
 from training.recipe import AdversarialRecipe
 from training.samples import Sequences, StoredImages
+from training.tasks import Classification
 from training.trainer import Trainer
 from training.validation import evaluate
 
@@ -205,8 +206,8 @@ def images(count: int = 40) -> StoredImages:
 def test_figures_are_those_of_one_pass_in_eval_mode_and_lower_under_attack() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(4, 8)).train()
-    samples = images()
-    clean = evaluate(model, samples, Processes())
+    samples, task = images(), Classification(8)
+    clean = evaluate(model, samples, task, Processes())
     logits = model.eval()(samples.pixels.float() / 255)
     labels = torch.from_numpy(samples.labels)
     best = logits.topk(5).indices == labels[:, None]
@@ -219,7 +220,7 @@ def test_figures_are_those_of_one_pass_in_eval_mode_and_lower_under_attack() -> 
     )
     recipe = AdversarialRecipe(eps=0.2, alpha=0.1, steps=5)
     with torch.enable_grad():
-        found = evaluate(model.train(), samples, Processes(), adversarial=recipe)
+        found = evaluate(model.train(), samples, task, Processes(), adversarial=recipe)
     assert found.pop("attacked_accuracy") < clean["accuracy"] and found == clean
 
 
@@ -243,6 +244,7 @@ def test_long_sequences_come_in_smaller_batches_of_like_lengths() -> None:
         seq_len=1200, pad=0, description="lengths",
     )  # fmt: skip
     model = Length()
-    assert evaluate(model, Sequences(tokens), Processes())["accuracy"] == 1
+    found = evaluate(model, Sequences(tokens), Classification(4), Processes())
+    assert found["accuracy"] == 1
     assert all(batch * longest <= 64_000 for batch, longest in model.batches)
     assert sum(batch * longest for batch, longest in model.batches) < 1.3 * lengths.sum()

@@ -24,7 +24,7 @@ from training.samples import ReadImages, Samples, Sequences, StoredImages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Splits:
     """What a run trains on."""
 
     train: Samples
@@ -39,7 +39,7 @@ class Task:
         return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
-def open_task(recipe: Recipe, tokenizer: Path, *, progress: bool = False) -> Task:
+def open_splits(recipe: Recipe, tokenizer: Path, *, progress: bool = False) -> Splits:
     """Read the data of a recipe and check that its model can take it.
 
     Args:
@@ -73,13 +73,7 @@ def open_task(recipe: Recipe, tokenizer: Path, *, progress: bool = False) -> Tas
         split: _samples(recipe, found, own, split, progress=progress)
         for split, found in sets.items()
     }
-    return Task(**samples, description=description, tokenizer=own)
-
-
-def majority_accuracy(task: Task) -> float:
-    """The test accuracy of always answering the commonest class of the training split."""
-    commonest = np.bincount(task.train.labels).argmax()
-    return float((task.test.labels == commonest).mean())
+    return Splits(**samples, description=description, tokenizer=own)
 
 
 def open_test(recipe: Recipe, tokenizer: Path, *, count: int | None) -> Samples:
@@ -91,7 +85,7 @@ def open_test(recipe: Recipe, tokenizer: Path, *, count: int | None) -> Samples:
         count: how many; None, or more than there are, takes all.
 
     Raises:
-        ValueError: see `open_task`.
+        ValueError: see `open_splits`.
     """
     found = _open(recipe, "test")
     own = load_tokenizer(tokenizer) if isinstance(recipe.data, TextData) else None
@@ -205,21 +199,21 @@ class _Faults(Dataset[str]):
 
 
 def check_readable(
-    task: Task, processes: Processes, *, workers: int, progress: bool = False
+    splits: Splits, processes: Processes, *, workers: int, progress: bool = False
 ) -> None:
-    """Check the images of a task that are decoded for every batch; others were when it was opened.
+    """Check the images that are decoded for every batch; others were when they were opened.
 
     Raises:
         DataError: an image cannot be decoded; the message names it.
     """
-    for split, samples in (("train", task.train), ("valid", task.valid), ("test", task.test)):
+    for name, samples in (("train", splits.train), ("valid", splits.valid), ("test", splits.test)):
         if not isinstance(samples, ReadImages):
             continue
-        own = range(processes.rank, len(samples.labels), processes.size)
+        own = range(processes.rank, len(samples), processes.size)
         faults = DataLoader(
             _Faults(samples), _CHUNK, sampler=own, num_workers=workers, collate_fn=list
         )
-        with Bar(desc=f"check {split}", total=len(own), unit="image", disable=not progress) as bar:
+        with Bar(desc=f"check {name}", total=len(own), unit="image", disable=not progress) as bar:
             for chunk in faults:
                 bar.update(len(chunk))
                 if found := next(filter(None, chunk), None):
