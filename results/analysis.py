@@ -18,13 +18,15 @@ from core.stats import mcnemar, wilson
 from data.sources import open_texts
 from data.tokenizer import load_tokenizer, tokenize
 from models.analysis.diagnostics import Diagnostics, diagnose
+from models.analysis.observation import observe
 from models.transject import Layer
+from results import isomap
 from robustness.attacks.word_swap import swap_words
 from training import run as records
 from training.distributed import Processes
 from training.recipe import TextData
 from training.run import trained_model
-from training.samples import Sequences, to_model
+from training.samples import Samples, Sequences, to_model
 from training.splits import open_test, some
 from training.validation import predict
 
@@ -55,8 +57,9 @@ def analyze(folder: Path, *, count: int | None = None, progress: bool = False) -
 
     Returns:
         Of `BY_LAYER` the mean and the 5 % and 95 % quantiles over samples, one per layer, as far as
-        the model has them; `bounds` of TransJect's total factor; `expert_weights`; and the
-        `correlation` of activation factor and entropy over samples and layers.
+        the model has them; `bounds` of TransJect's total factor; `expert_weights`; the
+        `correlation` of activation factor and entropy over samples and layers; and `isomap`, places
+        of tokens of some samples as the last layer gave them, with the samples' labels.
 
     Raises:
         ValueError: the folder holds no run, or its data cannot be read.
@@ -79,7 +82,22 @@ def analyze(folder: Path, *, count: int | None = None, progress: bool = False) -
         "bounds": _bounds(model),
         "expert_weights": None if weights is None else _shares(weights),
         "correlation": _correlation(figures["activation_factor"], figures["entropy"]),
+        "isomap": _isomap(model, samples),
     }
+
+
+def _isomap(model: nn.Module, samples: Samples) -> dict[str, Any] | None:
+    """Places of tokens of the first samples, and the label of each; None without one label each."""
+    if samples.labels.ndim > 1:
+        return None
+    tokens: list[np.ndarray] = []
+    labels: list[int] = []
+    for index in range(min(isomap.SAMPLES, len(samples))):
+        inputs = to_model(samples.batch(np.array([index])), torch.device("cpu"))
+        tokens.append(isomap.tokens_of(observe(model, *inputs).layers[-1]))
+        labels += [int(samples.labels[index])] * len(tokens[-1])
+    places = isomap.embed(np.concatenate(tokens))
+    return None if places is None else {**places, "labels": labels}
 
 
 def _figures(found: Diagnostics) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from core.tables import markdown_table
+from results import isomap
 from results.analysis import BINS, BY_LAYER
 from results.layer_chart import Line, Panel, draw
 
@@ -11,7 +12,8 @@ ABOUT = """
 "Inside" shows trained weights on test samples (`./assay results analyze`): lines are means over
 samples, shaded from the 5 % to the 95 % quantile; dashed are the bounds that TransJect guarantees.
 Entropy is our reading of TransJect's equation 10, so the paper's figures for it cannot stand beside
-these.
+these. Dots are tokens as the last layer gives them, by Isomap, in the color of their sample's
+label.
 """
 _COLUMNS = (
     "model", "samples", "factor, whole model", "bounds", "entropy, last layer",
@@ -21,14 +23,21 @@ _COLUMNS = (
 
 def section(source: str, records: Sequence[dict[str, Any]]) -> list[str]:
     """The lines on the analyses, at least one, of a data set."""
+    tokens = isomap.picture_name(source)
     return [
         "### Inside",
         "",
         f"![What the models do inside](images/{picture_name(source)})",
         "",
+        *([f"![Tokens of the last layer](images/{tokens})", ""] if has_tokens(records) else []),
         markdown_table(_COLUMNS, (_row(record) for record in records)),
         "",
     ]
+
+
+def has_tokens(records: Sequence[dict[str, Any]]) -> bool:
+    """Whether any of the analyses has places of tokens."""
+    return any(record.get("isomap") for record in records)
 
 
 def picture_name(source: str) -> str:

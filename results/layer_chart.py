@@ -9,7 +9,7 @@ _COLUMNS, _WIDTH, _HEIGHT = 3, 320, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 30, 38
 _LEGEND_ROW = 18
 # Okabe and Ito's palette, which the color-blind can tell apart.
-_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#777777")
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#777777")
 _TICKS, _LABELS = 5, 6
 
 
@@ -39,7 +39,7 @@ def draw(panels: Sequence[Panel], *, groups: Sequence[str]) -> str:
     rows = math.ceil(len(panels) / _COLUMNS)
     width = _WIDTH * min(_COLUMNS, len(panels))
     height = rows * _HEIGHT + _LEGEND_ROW * len(groups) + 10
-    colors = {name: _COLORS[i % len(_COLORS)] for i, name in enumerate(groups)}
+    colors = {name: COLORS[i % len(COLORS)] for i, name in enumerate(groups)}
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" font-family="sans-serif" font-size="11" fill="#222">',
@@ -52,7 +52,7 @@ def draw(panels: Sequence[Panel], *, groups: Sequence[str]) -> str:
     for number, (name, color) in enumerate(colors.items()):
         y = rows * _HEIGHT + _LEGEND_ROW * number + 12
         parts.append(f'<rect x="{_LEFT}" y="{y - 6}" width="24" height="4" fill="{color}"/>')
-        parts.append(_text(_LEFT + 32, y, name, "start"))
+        parts.append(text(_LEFT + 32, y, name, "start"))
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -76,14 +76,14 @@ def _panel(panel: Panel, colors: dict[str, str]) -> Iterator[str]:
         places = zip(panel.x, ys, strict=False)
         return [f"{across(x):.1f},{up(y):.1f}" for x, y in places if y is not None]
 
-    yield _text(_LEFT, 18, panel.title, "start", bold=True)
+    yield text(_LEFT, 18, panel.title, "start", bold=True)
     for tick in _powers(low, high) if panel.log else _ticks(low, high):
         y = up(tick)
         yield f'<path d="M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}" stroke="#ddd"/>'
-        yield _text(_LEFT - 6, y + 4, f"{tick:g}", "end")
+        yield text(_LEFT - 6, y + 4, f"{tick:g}", "end")
     for x in panel.x[:: math.ceil(len(panel.x) / _LABELS)]:
-        yield _text(across(x), _HEIGHT - _BOTTOM + 15, f"{x:g}", "middle")
-    yield _text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 6, panel.x_title, "middle")
+        yield text(across(x), _HEIGHT - _BOTTOM + 15, f"{x:g}", "middle")
+    yield text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 6, panel.x_title, "middle")
     for line in panel.lines:
         yield from _line(line, points, colors[line.group])
 
@@ -126,6 +126,7 @@ def _powers(low: float, high: float) -> list[float]:
     return [10.0**power for power in range(math.ceil(low), math.floor(high) + 1)]
 
 
-def _text(x: float, y: float, text: str, anchor: str, *, bold: bool = False) -> str:
+def text(x: float, y: float, words: str, anchor: str, *, bold: bool = False) -> str:
+    """A text of a picture, at a place in pixels."""
     weight = ' font-weight="bold"' if bold else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{weight}>{escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{weight}>{escape(words)}</text>'

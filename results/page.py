@@ -7,6 +7,7 @@ from typing import Any
 from core.percent import hundredths
 from core.stats import wilson
 from core.tables import markdown_table
+from results import isomap
 from results.inside_page import ABOUT, picture, picture_name, section
 
 _HEAD = """# Results
@@ -43,8 +44,13 @@ def page(records: Sequence[dict[str, Any]], papers: dict[str, dict[str, Any]]) -
 
 def pictures(records: Sequence[dict[str, Any]]) -> dict[str, str]:
     """The pictures of the page, SVG by the names of their files in `images` beside it."""
-    found = ((source, _of(own, "analysis")) for source, own in _by_source(records))
-    return {picture_name(source): picture(analyses) for source, analyses in found if analyses}
+    drawn = {}
+    for source, own in _by_source(records):
+        if analyses := _of(own, "analysis"):
+            drawn[picture_name(source)] = picture(analyses)
+        if shown := [record for record in analyses if record.get("isomap")]:
+            drawn[isomap.picture_name(source)] = isomap.picture(shown)
+    return drawn
 
 
 def _by_source(records: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:

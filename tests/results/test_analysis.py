@@ -87,12 +87,17 @@ def test_commands_record_draw_and_tell_the_same_again(
     assert str(text_recipe.parent) not in "".join(written[0].values())
     record = json.loads((docs / "results" / "words-transject-analysis.json").read_text())
     assert record["kind"] == "analysis" and record["samples"] == 6 and len(record["weights"]) == 64
+    places = [record["isomap"][name] for name in ("x", "y", "labels")]
+    assert {len(each) for each in places} == {len(places[2])} and set(places[2]) == {0, 1}
     asked = ["--rate", "0.2", "--seed", "3", "--limit", "20"]
     assert main(["word-swap", folders[0], *asked, *output]) == 0
     record = json.loads((docs / "results" / "words-transject-word-swap.json").read_text())
     assert (record["rate"], record["seed"], record["samples"]) == (0.2, 3, 20)
     text = (docs / "results.md").read_text()
     assert "![What the models do inside](images/inside-imdb.svg)" in text
+    assert "![Tokens of the last layer](images/isomap-imdb.svg)" in text
+    dots = (docs / "images" / "isomap-imdb.svg").read_text().count('r="2.5"')
+    assert dots == 2 * len(places[2])
     assert "### Word Swap" in text and "| words-transject | 20 % | 3 | 20 |" in text
     assert "| words-transformer | 6 |" in text and "| words-transject | 6 |" in text
     assert main(["analyze", folders[0], "--limit", "0", *output]) == 2
