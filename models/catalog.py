@@ -13,6 +13,7 @@ from models.bag import BagConfig, BagOfTokens
 from models.baselines import BaselineConfig, baseline_model
 from models.deit import DeiT, DeiTConfig
 from models.fan import FAN, FANConfig
+from models.language import LanguageConfig, LanguageModel
 from models.rvt import RVT, RVTConfig
 from models.sequence import SequenceConfig, sequence_model
 from models.transject import TransJectConfig, transject_model
@@ -23,6 +24,7 @@ Config = (
     | BaselineConfig
     | DeiTConfig
     | FANConfig
+    | LanguageConfig
     | RVTConfig
     | SequenceConfig
     | TransJectConfig
@@ -37,6 +39,8 @@ _DOT_PRODUCT: dict[str, Config] = {
     "rvt_tiny": RVTConfig(embed_dim=192, num_heads=6, pooled_layers=2, scaled_layers=10),
     "rvt_small": RVTConfig(embed_dim=384, num_heads=6, scaled_layers=5),
     "lra_transformer": SequenceConfig(),
+    "lm_small": LanguageConfig(),
+    "lm_medium": LanguageConfig(embed_dim=256, mlp_ratio=8.0, seq_len=384),
 }
 CATALOG: dict[str, Config] = _DOT_PRODUCT | {
     f"{name}_elliptical": dataclasses.replace(config, attention="elliptical")
@@ -56,6 +60,7 @@ _ARCHITECTURES: dict[type, Callable[[Any], nn.Module]] = {
     BaselineConfig: baseline_model,
     DeiTConfig: DeiT,
     FANConfig: FAN,
+    LanguageConfig: LanguageModel,
     RVTConfig: RVT,
     SequenceConfig: sequence_model,
     TransJectConfig: transject_model,

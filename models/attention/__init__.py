@@ -5,6 +5,7 @@ To add one, say `mine`:
 1. `models/attention/mine.py`: `class MineAttention(Attention)` with `attend(q, k, v, mask)`, plus
    `project` where q, k, v are made otherwise (`maps` says how many (d, d) maps `qkv` holds), and
    either `weights(q, k, mask)`, for `attention_map`, or `no_map`, a sentence that says why not.
+   A sentence `not_causal` where a layer cannot be without later tokens.
    What counts tokens extends `AlignedAttention` and sees the real ones first, padding as zeros.
 2. `MineOptions(AttentionOptions)` in the same file: rules in `__post_init__`, of which every
    whole number has a least and a largest (`check_between`); what does not

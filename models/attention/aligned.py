@@ -13,7 +13,8 @@ class AlignedAttention(Attention):
     """Attention for whose sums the places of tokens matter; arguments as of `Attention`.
 
     `project` and `attend` are given the real tokens of each sample first, padding, as zeros, behind
-    them: wherever it was, a sample is treated as it would be without it.
+    them: wherever it was, a sample is treated as it would be without it. So a causal layer needs no
+    mask: whatever padding holds comes after the real tokens.
     """
 
     def forward(
@@ -25,6 +26,10 @@ class AlignedAttention(Attention):
         places = places_of(mask)
         out, v = super().forward(*aligned(x, mask, places))
         return out.gather(1, places[:, :, None].expand_as(out)), v
+
+    def seen(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
+        """See `Attention.seen`; of tokens in their order."""
+        return super().seen(x, None if self.causal else mask)
 
     def attention_map(
         self, x: Tensor, v_prev: Tensor | None = None, mask: Tensor | None = None

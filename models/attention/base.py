@@ -22,11 +22,13 @@ class Place:
         layer: counted from 1.
         depth: number of layers.
         length: the largest number of tokens, class tokens included; None if nothing limits it.
+        causal: whether no token may depend on later ones, as in a language model.
     """
 
     layer: int = 1
     depth: int = 1
     length: int | None = None
+    causal: bool = False
 
     def seed(self, seed: int) -> int:
         """The seed of this layer: no two layers share one, and no two seeds of a model."""
@@ -57,6 +59,13 @@ class AttentionOptions:
             ValueError: it does not fit.
         """
 
+    def check_causal(self) -> None:
+        """Refuse options under which a causal layer would see later tokens.
+
+        Raises:
+            ValueError: there is one.
+        """
+
 
 class Attention(nn.Module):
     """Multi-head self-attention with the parameters of a public DeiT; a mechanism `attend`s.
@@ -72,6 +81,8 @@ class Attention(nn.Module):
         maps: how many (d, d) maps `qkv` holds side by side.
         reads_values: whether it needs the values of the layer before.
         no_map: why there are no N x N weights; empty where there are.
+        not_causal: why no layer can be without later tokens; empty where one can.
+        causal: whether no token depends on later ones.
         generator: what it draws from in every forward pass; None where it answers twice alike.
         metric_gradient: whether gradients flow through its metric; None where it estimates none.
     """
@@ -80,6 +91,7 @@ class Attention(nn.Module):
     maps: ClassVar[int] = 3
     reads_values: ClassVar[bool] = False
     no_map: ClassVar[str] = ""
+    not_causal: ClassVar[str] = ""
     generator: torch.Generator | None = None
     metric_gradient: bool | None = None
 
@@ -87,7 +99,7 @@ class Attention(nn.Module):
         self, embed_dim: int, num_heads: int, *, options: Any = None, place: Place = ANYWHERE
     ) -> None:
         super().__init__()
-        self.num_heads = num_heads
+        self.num_heads, self.causal = num_heads, place.causal
         self.qkv = nn.Linear(embed_dim, self.maps * embed_dim)
         self.proj = nn.Linear(embed_dim, embed_dim)
 
@@ -105,7 +117,7 @@ class Attention(nn.Module):
             The attended tokens (B, N, C) and this layer's values (B, H, N, D).
         """
         q, k, v = self.project(x, v_prev, mask)
-        attended = self.attend(q, k, v, mask)
+        attended = self.attend(q, k, v, self.seen(x, mask))
         return self.proj(attended.transpose(1, 2).reshape(x.shape)), v
 
     def project(
@@ -121,8 +133,12 @@ class Attention(nn.Module):
         q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)  # each (B, num_heads, N, head_dim)
         return q, k, v
 
+    def seen(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
+        """The keys that count: the mask as it is, or those of each query, (B or 1, N, N) bool."""
+        return keys_before(x, mask) if self.causal else mask
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """What the heads give, (B, H, N, D), of what `project` gives."""
+        """What the heads give, (B, H, N, D), of what `project` gives and the keys `seen`."""
         raise NotImplementedError
 
     def attention_map(
@@ -136,21 +152,37 @@ class Attention(nn.Module):
         if self.no_map:
             raise ValueError(f"attention must have N x N weights to show them: {self.no_map}")
         q, k, _ = self.project(x, v_prev, mask)
-        return self.weights(q, k, mask)
+        return self.weights(q, k, self.seen(x, mask))
 
     def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """The weights (B, H, N, N) of mechanisms without `no_map`, of what `project` gives."""
+        """The weights (B, H, N, N) of mechanisms without `no_map`; arguments as of `attend`."""
         raise NotImplementedError
 
     def observed_metric(
         self, x: Tensor, v_prev: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor | None:
-        """The m (B, H, D) that `forward` uses; None where it estimates none."""
+        """The m (B, H, D) that `forward` uses, for the last token; None where it estimates none."""
         return None
 
     def graph_form(self) -> nn.Module:
         """The same function with the same weights, in operators that make a small graph."""
         return self
+
+
+def keys_before(x: Tensor, mask: Tensor | None) -> Tensor:
+    """The keys that each token sees where none sees later ones: (B or 1, N, N) bool.
+
+    They are the real tokens up to it, and itself even where it is padding, which no one else sees.
+
+    Args:
+        x: (B, N, C) tokens.
+        mask: (B, N) bool, True for real tokens; None if all are.
+    """
+    numbers = torch.arange(x.shape[1], device=x.device)
+    before = (numbers <= numbers[:, None])[None]
+    if mask is None:
+        return before
+    return (before & mask[:, None]) | (numbers == numbers[:, None])
 
 
 def layers_of(model: nn.Module) -> list[Attention]:

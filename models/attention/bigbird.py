@@ -55,6 +55,7 @@ class BigBirdAttention(AlignedAttention):
     """
 
     Options = BigBirdOptions
+    not_causal = "its blocks of tokens attend to whole blocks, which hold later tokens"
     draws: Tensor
 
     def __init__(

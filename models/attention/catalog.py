@@ -79,6 +79,17 @@ def make_options(name: str, values: dict[str, Any]) -> AttentionOptions:
     return mechanism(name).Options(**values)
 
 
+def check_causal(name: str, options: AttentionOptions) -> None:
+    """Refuse a mechanism or options by which tokens would see later ones.
+
+    Raises:
+        ValueError: says how they would.
+    """
+    if reason := mechanism(name).not_causal:
+        raise ValueError(f"attention must be causal in a language model, got {name!r}: {reason}")
+    options.check_causal()
+
+
 def is_option(key: str) -> bool:
     """Whether any mechanism has an option of this name."""
     return any(key in option_names(name) for name in ATTENTIONS)

@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 from core.fields import check_at_least
 from models.attention.base import AttentionOptions, Place
 from models.attention.catalog import (
+    check_causal,
     is_option,
     make_options,
     mechanism,
@@ -66,6 +67,8 @@ class AttentionConfig:
         options.check_fit(
             embed_dim=self.embed_dim, num_heads=self.num_heads, length=self.max_tokens
         )
+        if self.causal:
+            check_causal(self.attention, options)
         object.__setattr__(self, "attention_options", dataclasses.asdict(options))
 
     @property
@@ -77,6 +80,11 @@ class AttentionConfig:
     def max_tokens(self) -> int:
         """The largest number of tokens that attention sees, class tokens included."""
         raise NotImplementedError
+
+    @property
+    def causal(self) -> bool:
+        """Whether no token may depend on later ones."""
+        return False
 
     @property
     def first_layer(self) -> int:
@@ -91,7 +99,7 @@ class AttentionConfig:
     def attention_at(self, layer: int) -> AttentionArguments:
         """What a block is told about its attention in one layer, counted from 1."""
         layers = self.default_layers if self.attention_layers is None else self.attention_layers
-        place = Place(layer=layer, depth=self.depth, length=self.max_tokens)
+        place = Place(layer=layer, depth=self.depth, length=self.max_tokens, causal=self.causal)
         if layer not in layers:
             return {"place": place}
         return {"attention": self.attention, "options": self.options, "place": place}

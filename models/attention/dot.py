@@ -25,7 +25,7 @@ class DotAttention(Attention):
 
     def graph_form(self) -> nn.Module:
         """See `Attention.graph_form`."""
-        return PlainAttention(self.qkv, self.proj, self.num_heads)
+        return PlainAttention(self.qkv, self.proj, self.num_heads, causal=self.causal)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -14,10 +14,12 @@ from models.attention.base import ANYWHERE, MOST_SEED, AttentionOptions, Place
 from models.attention.dot import DotAttention
 from models.attention.graphs import PlainAttention, WatchedPart, parted
 from models.attention.metric import (
+    CausalMetric,
     Estimator,
     Scaling,
     consistent_metric,
     estimate_metric,
+    prefix_metric,
     random_metric,
     scale_metric,
 )
@@ -36,6 +38,11 @@ class EllipticalOptions(AttentionOptions):
             attacker need not, so a fair attack switches this on.
         metric_seed: seed of "random", which then has one m per head for every input; None draws
             one per sample and head in every forward pass.
+        causal_metric: of a language model's "difference". "prefix" takes the mean over the tokens
+            up to each one. "segment" takes it over all tokens, as the paper does, and is a leak:
+            every prediction depends on the tokens it is to predict, so that its perplexities are
+            not those of a causal model. It is kept for replication alone. The paper's public code
+            also leaves out 1 / sqrt(D) in its elliptical branch; here it is kept.
     """
 
     scaling: Scaling = "max"
@@ -43,12 +50,21 @@ class EllipticalOptions(AttentionOptions):
     delta: float = 1.0
     metric_gradient: bool = False
     metric_seed: int | None = None
+    causal_metric: CausalMetric = "prefix"
 
     def __post_init__(self) -> None:
         """Check every rule, naming the option and the value received."""
         AttentionOptions.__post_init__(self)
         check_positive(self, "delta")
         check_between(self, 0, MOST_SEED, "metric_seed")
+
+    def check_causal(self) -> None:
+        """See `AttentionOptions.check_causal`; a metric of the segment is allowed, as a leak."""
+        if self.estimator == "consistent":
+            raise ValueError(
+                "estimator must be difference or random in a language model, got 'consistent': it "
+                "measures how the answers for all tokens change, later ones included"
+            )
 
 
 class EllipticalAttention(DotAttention):
@@ -72,12 +88,13 @@ class EllipticalAttention(DotAttention):
         options: EllipticalOptions | None = None,
         place: Place = ANYWHERE,
     ) -> None:
-        super().__init__(embed_dim, num_heads)
+        super().__init__(embed_dim, num_heads, place=place)
         options = EllipticalOptions() if options is None else options
         self.scaling: Scaling = options.scaling
         self.estimator: Estimator = options.estimator
         self.delta = options.delta
         self.metric_gradient = options.metric_gradient
+        self.by_prefix = self.causal and options.causal_metric == "prefix"
         self.register_buffer("table", None, persistent=False)
         if self.estimator == "random":
             generator = torch.Generator("cpu")
@@ -104,7 +121,7 @@ class EllipticalAttention(DotAttention):
             return q * m, k, v
         if torch.is_inference_mode_enabled():
             return q.mul_(m), k, v
-        if qkv.requires_grad and not m.requires_grad:
+        if qkv.requires_grad and not m.requires_grad and m.shape[2] == 1:
             # Autograd keeps what attention receives. Since k and v hold on to qkv, a q of its own
             # would come on top of it (7 % more memory in DeiT-tiny); a second qkv replaces it.
             factors = F.pad(m.flatten(1)[:, None], (0, 2 * x.shape[-1]), value=1.0)  # (B, 1, 3 C)
@@ -116,12 +133,14 @@ class EllipticalAttention(DotAttention):
     ) -> Tensor:
         """Estimate m (B or 1, H, 1, D), outside the graph of gradients unless the switch is on.
 
-        All but the mask (B, N) are (B, H, N, D), and q is not scaled.
+        All but the mask (B, N) are (B, H, N, D), and q is not scaled. Where each token has an m of
+        its own, m is (B, H, N, D).
         """
         if not self.metric_gradient and (torch.is_grad_enabled() or is_traced()):
             q, k, v, v_prev = q.detach(), k.detach(), v.detach(), v_prev.detach()
         if self.estimator == "difference":
-            m = estimate_metric(v, v_prev, scaling=self.scaling, delta=self.delta, mask=mask)
+            estimate = prefix_metric if self.by_prefix else estimate_metric
+            m = estimate(v, v_prev, scaling=self.scaling, delta=self.delta, mask=mask)
         elif self.estimator == "consistent":
             m = consistent_metric(q, k, v, scaling=self.scaling, mask=mask)
         elif self.generator is None:
@@ -139,11 +158,11 @@ class EllipticalAttention(DotAttention):
         if v_prev is None:
             return None
         m = self.metric(*self.project(x, None, mask), v_prev, mask)
-        return m[:, :, 0].expand(len(x), -1, -1)
+        return m[:, :, -1].expand(len(x), -1, -1)
 
     def graph_form(self) -> nn.Module:
         """See `Attention.graph_form`."""
-        return PlainAttention(self.qkv, self.proj, self.num_heads, Metric(self))
+        return PlainAttention(self.qkv, self.proj, self.num_heads, Metric(self), causal=self.causal)
 
 
 class Metric(WatchedPart):
@@ -156,7 +175,7 @@ class Metric(WatchedPart):
         self._layer = (layer,)  # no submodule: its parameters are not m's
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, v_prev: Tensor, real: Tensor) -> Tensor:
-        """Estimate m (B or 1, 1, H, D) from (B, N, C) tokens, all heads side by side.
+        """Estimate m (B or 1, 1 or N, H, D) from (B, N, C) tokens, all heads side by side.
 
         `q` is not scaled; `real` (B or 1, 1, N) is 1 for real tokens and 0 for padding.
         """
@@ -167,8 +186,13 @@ class Metric(WatchedPart):
             heads = (parted(each, layer.num_heads).transpose(1, 2) for each in (q, k, v))
             mask = real[:, 0] > 0
             return consistent_metric(*heads, scaling=layer.scaling, mask=mask).transpose(1, 2)
-        # The product sums over the real tokens in half the time of a reduction.
-        change = parted(real @ (v - v_prev).abs(), layer.num_heads)
+        change, count = (v - v_prev).abs(), real.sum(-1)
+        if layer.by_prefix:
+            total = (change * real.transpose(1, 2)).cumsum(1)
+            count = real[:, 0].cumsum(-1).clamp_min(1)
+        else:  # the product sums over the real tokens in half the time of a reduction
+            total = real @ change
+        m = parted(total, layer.num_heads)
         if layer.scaling == "none":
-            return change / (real.sum(-1)[..., None, None] * layer.delta)
-        return scale_metric(change, layer.scaling)
+            return m / (count[..., None, None] * layer.delta)
+        return scale_metric(m, layer.scaling)

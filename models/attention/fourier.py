@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from models.attention.base import ANYWHERE, Attention, AttentionOptions, Place
+from models.attention.metric import for_heads
 from models.layers.tracing import is_traced
 
 # Dimensions compared at a time: memory is N x N x 8 a head, also in training.
@@ -37,7 +38,7 @@ class FourierAttention(Attention):
         options: AttentionOptions | None = None,
         place: Place = ANYWHERE,
     ) -> None:
-        super().__init__(embed_dim, num_heads)
+        super().__init__(embed_dim, num_heads, place=place)
         self.radius = nn.Parameter(torch.ones(num_heads))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -54,7 +55,7 @@ class FourierAttention(Attention):
         parts = zip(q.split(_CHUNK, dim=-1), k.split(_CHUNK, dim=-1), strict=True)
         scores = 4 * reduce(torch.add, [compare(*part) for part in parts])
         if mask is not None:
-            scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
+            scores = scores.masked_fill(~for_heads(mask), -torch.inf)
         return scores.softmax(-1)
 
 

@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from models.attention.base import keys_before
 from models.attention.metric import attention_weights
 
 
@@ -23,8 +24,9 @@ class PlainAttention(nn.Module):
         qkv: the layer's maps of x to q, k and v side by side.
         proj: its map of what the heads give.
         num_heads: number of heads H.
-        metric: estimates m (B or 1, 1, H, D) from q, k, v and v_prev, (B, N, C) each, and the real
-            tokens, (B or 1, 1, N) ones and zeros; None for dot-product attention.
+        metric: estimates m (B or 1, 1 or N, H, D) from q, k, v and v_prev, (B, N, C) each, and the
+            real tokens, (B or 1, 1, N) ones and zeros; None for dot-product attention.
+        causal: whether no token sees later ones.
 
     Attributes:
         positions: (H, N, N) whose sigmoid scales the scores, see `models.attention.position`; None
@@ -34,10 +36,16 @@ class PlainAttention(nn.Module):
     positions: nn.Parameter | None
 
     def __init__(
-        self, qkv: nn.Module, proj: nn.Module, num_heads: int, metric: WatchedPart | None = None
+        self,
+        qkv: nn.Module,
+        proj: nn.Module,
+        num_heads: int,
+        metric: WatchedPart | None = None,
+        *,
+        causal: bool = False,
     ) -> None:
         super().__init__()
-        self.num_heads = num_heads
+        self.num_heads, self.causal = num_heads, causal
         self.qkv, self.proj = qkv, proj
         self.metric = metric
         self.register_parameter("positions", None)
@@ -53,7 +61,8 @@ class PlainAttention(nn.Module):
             q = q * m.flatten(2)
         query, key, value = (parted(each, self.num_heads).transpose(1, 2) for each in (q, k, v))
         factors = None if self.positions is None else self.positions.sigmoid()
-        attended = attention_weights(query, key, mask, factors=factors) @ value
+        seen = keys_before(x, mask) if self.causal else mask
+        attended = attention_weights(query, key, seen, factors=factors) @ value
         return self.proj(attended.transpose(1, 2).reshape(x.shape)), v
 
 

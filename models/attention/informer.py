@@ -57,6 +57,7 @@ class InformerAttention(AlignedAttention):
     """
 
     Options = InformerOptions
+    not_causal = "it compares all tokens to choose those that attend"
     samples: Tensor
     counts: Tensor
 

@@ -53,7 +53,7 @@ class KdeAttention(DotAttention):
         options: KdeOptions | None = None,
         place: Place = ANYWHERE,
     ) -> None:
-        super().__init__(embed_dim, num_heads)
+        super().__init__(embed_dim, num_heads, place=place)
         self.width = (options or KdeOptions()).width
 
     def project(
@@ -88,6 +88,7 @@ class WeightedKdeAttention(KdeAttention):
         "robust kernel regression has shares of keys and values above the fraction and shares of "
         "keys below it, so its weights do not sum to 1"
     )
+    not_causal = "the shares of its keys depend on all tokens of a sample"
 
     def shares(self, gram: Tensor, real: Tensor) -> Tensor:
         """The share of every key.

@@ -41,6 +41,7 @@ class LinformerAttention(AlignedAttention):
     """
 
     Options = LinformerOptions
+    not_causal = "every key that it projects is a mixture of all tokens"
     no_map = "Linformer attends to projections of the keys, not to the keys"
 
     def __init__(

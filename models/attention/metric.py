@@ -13,6 +13,7 @@ from torch import Tensor
 
 Scaling = Literal["max", "mean", "none"]
 Estimator = Literal["difference", "consistent", "random"]
+CausalMetric = Literal["prefix", "segment"]
 # Dimensions that one product of `consistent_metric` takes; its memory is N x 16 D a head.
 _CHUNK = 16
 # m is never of half precision, and an ONNX graph keeps the limits of a clamp in float32.
@@ -47,15 +48,46 @@ def estimate_metric(
 
     Source: EA eq. 10 and remark 3 ("maxscale"); the guard for an all-zero m is ours.
     """
+    change = _change(v, v_prev, mask)
+    if scaling == "none":
+        change = change / (_count(v, mask) * delta)
+    return scale_metric(change.sum(-2, keepdim=True), scaling)  # (B, H, 1, D)
+
+
+def prefix_metric(
+    v: Tensor,
+    v_prev: Tensor,
+    *,
+    scaling: Scaling = "max",
+    delta: float = 1.0,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Estimator "difference" for each token n, from the tokens up to it alone.
+
+    m_ni = mean over real tokens j <= n of |v_ji - v_prev_ji| / delta, then scaled over i as by
+    `estimate_metric`, whose arguments these are. It costs one cumulative sum.
+
+    Returns:
+        (B, H, N, D).
+
+    Source: ours; EA takes the mean over all tokens, later ones included.
+    """
+    total = _change(v, v_prev, mask).cumsum(-2)
+    if scaling == "none":
+        real = torch.ones_like(v[:, 0, :, 0], dtype=torch.bool) if mask is None else mask
+        total = total / (real.cumsum(1).clamp_min(1)[:, None, :, None] * delta)
+    return scale_metric(total, scaling)
+
+
+def _change(v: Tensor, v_prev: Tensor, mask: Tensor | None) -> Tensor:
+    """|v - v_prev| (B, H, N, D), at least float32, zero at padding."""
     # An abs and a sum take a quarter of the time of a norm over this axis.
     change = (v - v_prev).abs_()
     if mask is not None:
         change = change.masked_fill_(~mask[:, None, :, None], 0.0)
     if change.dtype.itemsize < 4:  # float16 cannot hold the sum over some thousand tokens
         change = change.float()
-    if scaling == "none":
-        change = change / (_count(v, mask) * delta)
-    return scale_metric(change.sum(-2, keepdim=True), scaling)  # (B, H, 1, D)
+    return change
 
 
 def consistent_metric(

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from core.fields import check_between
 from models.attention.base import ANYWHERE, Attention, AttentionOptions, Place
+from models.attention.metric import for_heads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class MgkAttention(Attention):
         options: MgkOptions | None = None,
         place: Place = ANYWHERE,
     ) -> None:
-        super().__init__(embed_dim, num_heads)
+        super().__init__(embed_dim, num_heads, place=place)
         self.sets = sets = (options or MgkOptions()).sets
         self.keys = nn.Linear(embed_dim, (sets - 1) * embed_dim) if sets > 1 else None
         self.mixture = nn.Parameter(torch.zeros(num_heads, sets))
@@ -84,5 +85,5 @@ class MgkAttention(Attention):
         logs = logs + self.mixture.to(dtype).log_softmax(-1)[:, :, None, None]
         scores = logs.logsumexp(2) if self.sets > 1 else logs[:, :, 0]
         if mask is not None:
-            scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
+            scores = scores.masked_fill(~for_heads(mask), -torch.inf)
         return scores.softmax(-1)

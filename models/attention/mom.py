@@ -13,6 +13,7 @@ from torch import Tensor
 from core.fields import check_between
 from models.attention.base import ANYWHERE, Place
 from models.attention.kde import KdeAttention, KdeOptions
+from models.attention.metric import for_heads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class MomAttention(KdeAttention):
         place: Place = ANYWHERE,
     ) -> None:
         options = options or MomOptions()
-        super().__init__(embed_dim, num_heads, options=options)
+        super().__init__(embed_dim, num_heads, options=options, place=place)
         self.blocks = options.blocks
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -66,24 +67,26 @@ class MomAttention(KdeAttention):
         scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
         if mask is None:
             mask = torch.ones(1, q.shape[2], dtype=torch.bool, device=q.device)
-        block = ((mask.cumsum(1) - 1) % self.blocks).masked_fill(~mask, -1)[:, None, None]
+        real = mask if mask.dim() == 2 else mask[:, -1]  # the last token of a causal layer sees all
+        block = ((real.cumsum(1) - 1) % self.blocks)[:, None, None]
+        block = block.masked_fill(~for_heads(mask), -1)
         chosen = self.median(scores.detach(), block)
         return scores.masked_fill(block != chosen, -torch.inf).softmax(-1)
 
     def median(self, scores: Tensor, block: Tensor) -> Tensor:
         """The block (B, H, N, 1) of median density of scores (B, H, N, N).
 
-        `block` (B or 1, 1, 1, N) is the number of each key's block, -1 at padding.
+        `block` (B or 1, 1, 1 or N, N) is the number of each key's block, -1 where none is seen.
         """
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         densities, sizes = [], []
         for number in range(self.blocks):
             inside = block == number
-            size = inside.sum(-1)  # (B, 1, 1)
+            size = inside.sum(-1)  # (B, 1, 1 or N)
             total = scores.masked_fill(~inside, -torch.inf).logsumexp(-1)
             densities.append(total - size.clamp_min(1).to(scores.dtype).log())
             sizes.append(size)
         order = torch.stack(densities, dim=-1).sort(dim=-1).indices  # empty blocks come first
-        empty = (torch.stack(sizes, dim=-1) == 0).sum(-1, keepdim=True)  # (B, 1, 1, 1)
+        empty = (torch.stack(sizes, dim=-1) == 0).sum(-1, keepdim=True)  # (B, 1, 1 or N, 1)
         middle = empty + (self.blocks - empty) // 2
         return order.gather(-1, middle.expand(*order.shape[:-1], 1))

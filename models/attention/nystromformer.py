@@ -53,6 +53,7 @@ class NystromformerAttention(AlignedAttention):
     """
 
     Options = NystromformerOptions
+    not_causal = "its landmarks are means over segments of all tokens"
     no_map = "Nyströmformer compares queries and keys with landmarks, not with each other"
 
     def __init__(

@@ -7,11 +7,19 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from core.fields import check_between
 from models.attention.aligned import AlignedAttention
 from models.attention.base import ANYWHERE, MOST_SEED, AttentionOptions, Place
-from models.layers.tracing import full_precision
+from models.layers.tracing import full_precision, is_traced
+
+_CHUNK = 64
+"""Tokens of a causal layer that are compared with each other; sums stand for those before."""
+_ROOM = 60.0
+"""Largest exponent of a key: in float32 sums of its exponentials do not overflow."""
+_LEAST = 1e-19
+"""Least sum to divide by: its square, which the gradient divides by, is a number of float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +47,9 @@ class PerformerAttention(AlignedAttention):
     phi(x)_f = exp(w_f x' - |x'|^2 / 2) with x' = x / D^(1/4). The largest exponent over the keys of
     each feature, and then over the features of each query, is taken out [ours]: both cancel, no
     exponential overflows, no sum is 0, and no constant need be added to features as in public code.
+    A causal layer sums over the keys up to each query. Since the largest exponent would depend on
+    later ones, what no exponent of a key exceeds, |w_f|^2 / 2, is taken out there; where all keys
+    are further than about 14 from all features, the answer falls to 0.
     """
 
     Options = PerformerOptions
@@ -53,7 +64,7 @@ class PerformerAttention(AlignedAttention):
         options: PerformerOptions | None = None,
         place: Place = ANYWHERE,
     ) -> None:
-        super().__init__(embed_dim, num_heads)
+        super().__init__(embed_dim, num_heads, place=place)
         options = options or PerformerOptions()
         generator = torch.Generator("cpu").manual_seed(place.seed(options.seed))
         features = orthogonal_features(options.features, embed_dim // num_heads, generator)
@@ -61,6 +72,8 @@ class PerformerAttention(AlignedAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """See `Attention.attend`."""
+        if self.causal:
+            return self._attend_before(q, k, v)
         with full_precision(q):
             keys = self.exponents(k)  # (B, H, N, F)
             if mask is not None:
@@ -75,6 +88,16 @@ class PerformerAttention(AlignedAttention):
         sums = queries @ (keys.transpose(2, 3) @ counted)
         return sums[..., :-1] / sums[..., -1:]
 
+    def _attend_before(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """What each query draws from the keys up to it, (B, H, N, D)."""
+        with full_precision(q):
+            bound = self.features.square().sum(1) / 2 - _ROOM
+            queries, keys = self.exponents(q) + bound, (self.exponents(k) - bound).exp()
+            queries = (queries - queries.detach().amax(3, keepdim=True)).exp()
+        sums = product_before(queries, keys, F.pad(v, (0, 1), value=1.0))
+        total = sums[..., -1:].clamp_min(_LEAST)
+        return (sums[..., :-1] / total).to(v.dtype)
+
     def exponents(self, x: Tensor) -> Tensor:
         """The logarithms of phi, (B, H, N, D) to (B, H, N, F)."""
         lengths = x.to(self.features.dtype).square().sum(-1, keepdim=True) * x.shape[-1] ** -0.5
@@ -88,6 +111,23 @@ class PerformerAttention(AlignedAttention):
         features = self.features.transpose(0, 1).expand(*factor.shape[:2], -1, -1)
         columns = torch.cat((features, factor), dim=2)  # (..., D + 1, F)
         return torch.cat((x, added.to(x.dtype)), dim=3) @ columns
+
+
+def product_before(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """sum_{j <= n} (q_n k_j) v_j: (B, H, N, F) twice and (B, H, N, D) to (B, H, N, D).
+
+    Chunk by chunk, so that neither N x N nor N x F x D numbers are kept.
+    """
+    # In a graph one chunk more than needed: a single one would be another shape to torch.
+    N, more = q.shape[2], 1 if is_traced() else 0
+    starts = torch.arange((N + _CHUNK - 1) // _CHUNK + more, device=q.device)[:, None] * _CHUNK
+    places = (starts + torch.arange(_CHUNK, device=q.device)).clamp(max=N - 1)
+    # What stands again behind the last token is seen by nothing but itself.
+    q, k, v = (each[:, :, places] for each in (q, k, v))  # (B, H, chunks, _CHUNK, ...)
+    sums = (k.transpose(-2, -1) @ v).cumsum(2)
+    before = F.pad(sums[:, :, :-1], (0, 0, 0, 0, 1, 0))  # (B, H, chunks, F, D)
+    product = (q @ k.transpose(-2, -1)).tril() @ v + q @ before.to(q.dtype)
+    return product.flatten(2, 3).index_select(2, torch.arange(N, device=q.device))
 
 
 def orthogonal_features(count: int, dim: int, generator: torch.Generator) -> Tensor:

@@ -60,6 +60,7 @@ class ReformerAttention(AlignedAttention):
     """
 
     Options = ReformerOptions
+    not_causal = "it sorts all tokens into chunks by their hashes"
     maps = 2
     rotations: Tensor
 

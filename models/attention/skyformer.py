@@ -58,6 +58,7 @@ class SkyformerAttention(AlignedAttention):
     """
 
     Options = SkyformerOptions
+    not_causal = "its landmarks are sampled from all tokens"
     no_map = "Skyformer compares queries and keys with landmarks, not with each other"
     order: Tensor
 

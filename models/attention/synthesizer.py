@@ -14,6 +14,7 @@ from models.attention.aligned import (
     required_length,
 )
 from models.attention.base import ANYWHERE, AttentionOptions, Place
+from models.attention.metric import for_heads
 from models.layers.tracing import is_traced
 
 
@@ -34,7 +35,7 @@ class SynthesizerAttention(AlignedAttention):
         options: AttentionOptions | None = None,
         place: Place = ANYWHERE,
     ) -> None:
-        super().__init__(embed_dim, num_heads)
+        super().__init__(embed_dim, num_heads, place=place)
         self.length = required_length("synthesizer", place.length)
         head_dim = embed_dim // num_heads
         self.columns = nn.Parameter(torch.empty(num_heads, head_dim, self.length))
@@ -61,5 +62,5 @@ class SynthesizerAttention(AlignedAttention):
             check_length("synthesizer", N, self.length)
         scores = q @ first_columns(self.columns, N) + first_columns(self.bias, N)
         if mask is not None:
-            scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
+            scores = scores.masked_fill(~for_heads(mask), -torch.inf)
         return scores.softmax(-1)

@@ -15,19 +15,20 @@ import models
 from export.onnx import to_onnx
 from export.torch_files import to_torchscript
 from models.attention.base import metric_gradient
+from models.language import LanguageModel
 from models.layers.images import ImageModel
 from runtimes.torchscript import load_torchscript
 from tests.models.small import small
 
 SMALL: dict[str, object] = {"img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 5}
 SMALL |= {"vocab_size": 30, "seq_len": 40, "depth": 2, "embed_dim": 32, "num_heads": 2}
-SMALL |= {"pooled_layers": 1, "scaled_layers": 1}
+SMALL |= {"pooled_layers": 1, "scaled_layers": 1, "mlp_ratio": 2.0}
 # Names that differ from another one in their size alone, see `test_other_sizes_are_the_same_model`.
 SIZES = {
     f"{family}_{size}{suffix}": f"{family}_tiny{suffix}"
     for family, size in (("deit", "small"), ("deit", "base"), ("fan", "small"), ("rvt", "small"))
     for suffix in ("", "_elliptical")
-}
+} | {"lm_medium": "lm_small", "lm_medium_elliptical": "lm_small_elliptical"}
 # Both forms of a folded TransJect: 40 tokens are more than 32 wide, and fewer than 64 wide.
 OPTIONS: dict[str, tuple[str, dict[str, object]]] = {
     "transject, short": ("transject", {"embed_dim": 64, "num_experts": 2}),
@@ -71,6 +72,22 @@ VARIANTS |= {variant: at_test_size(*chosen) for variant, chosen in OPTIONS.items
 every_model = pytest.mark.parametrize("variant", VARIANTS)
 
 
+class LastToken(nn.Module):
+    """A language model's logits (B, V) after the last real token of each sample."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        logits = self.model(tokens, mask)
+        if mask is None:
+            return logits[:, -1]
+        numbers = torch.arange(tokens.shape[1], device=tokens.device)
+        last = (numbers * mask).amax(1)
+        return logits.gather(1, last[:, None, None].expand(-1, 1, logits.shape[2]))[:, 0]
+
+
 def build(variant: str) -> nn.Module:
     """A model away from its initial point, also in the statistics of its norms."""
     name, overrides = VARIANTS[variant]
@@ -78,7 +95,7 @@ def build(variant: str) -> nn.Module:
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d) and module.running_mean is not None:
             module.running_mean.normal_(std=0.1)
-    return model
+    return LastToken(model) if isinstance(model, LanguageModel) else model
 
 
 def is_token_model(variant: str) -> bool:

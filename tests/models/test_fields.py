@@ -116,6 +116,6 @@ def test_configs_from_before_there_were_other_attentions_are_read() -> None:
 def test_options_are_stored_complete_and_belong_to_their_attention() -> None:
     config = models.config("deit_tiny", attention="elliptical", attention_options={"delta": 2})
     assert isinstance(config, DeiTConfig)
-    assert config.attention_options["delta"] == 2.0 and len(config.attention_options) == 5
+    assert config.attention_options["delta"] == 2.0 and len(config.attention_options) == 6
     again = models.config("lra_transformer_elliptical", attention="dot")
     assert again == models.config("lra_transformer")
