@@ -15,6 +15,7 @@ from models.deit import DeiT, DeiTConfig
 from models.fan import FAN, FANConfig
 from models.language import LanguageConfig, LanguageModel
 from models.rvt import RVT, RVTConfig
+from models.segmenter import Segmenter, SegmenterConfig
 from models.sequence import SequenceConfig, sequence_model
 from models.transject import TransJectConfig, transject_model
 from models.transject_image import TransJectImage, TransJectImageConfig
@@ -26,6 +27,7 @@ Config = (
     | FANConfig
     | LanguageConfig
     | RVTConfig
+    | SegmenterConfig
     | SequenceConfig
     | TransJectConfig
     | TransJectImageConfig
@@ -38,6 +40,7 @@ _DOT_PRODUCT: dict[str, Config] = {
     "fan_small": FANConfig(embed_dim=384, num_heads=8),
     "rvt_tiny": RVTConfig(embed_dim=192, num_heads=6, pooled_layers=2, scaled_layers=10),
     "rvt_small": RVTConfig(embed_dim=384, num_heads=6, scaled_layers=5),
+    "segmenter_tiny": SegmenterConfig(embed_dim=192, num_heads=3),
     "lra_transformer": SequenceConfig(),
     "lm_small": LanguageConfig(),
     "lm_medium": LanguageConfig(embed_dim=256, mlp_ratio=8.0, seq_len=384),
@@ -62,6 +65,7 @@ _ARCHITECTURES: dict[type, Callable[[Any], nn.Module]] = {
     FANConfig: FAN,
     LanguageConfig: LanguageModel,
     RVTConfig: RVT,
+    SegmenterConfig: Segmenter,
     SequenceConfig: sequence_model,
     TransJectConfig: transject_model,
     TransJectImageConfig: TransJectImage,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from core.files import replacing
 from models import fan, rvt
-from models.deit import DeiT, resize_positions
+from models.deit import DeiTEncoder, resize_positions
 from models.fan import FAN
 from models.rvt import RVT
 
@@ -61,7 +61,8 @@ def load_public(model: nn.Module, path: Path | str, *, skip_head: bool = False) 
     Of several state dicts in a file the one under "model" is read, and not a "model_ema" beside it.
 
     Args:
-        model: its class decides how public names are translated; left as it is after an error.
+        model: its class decides how public names are translated; left as it is after an error. The
+            encoder of a Segmenter reads a classifier's with `skip_head`.
         path: safetensors (by its suffix), or a file of `torch.save` that holds a state dict, alone
             or under "model" or "state_dict", with or without "module." or "_orig_mod." before the
             names.
@@ -85,7 +86,7 @@ def load_public(model: nn.Module, path: Path | str, *, skip_head: bool = False) 
         elif isinstance(model, RVT):
             state = rvt.from_public(state)
         _check_names(state, own)
-        if isinstance(model, DeiT):
+        if isinstance(model, DeiTEncoder):
             size, prefix = model.config.grid_size, model.config.num_prefix_tokens
             state["pos_embed"] = resize_positions(state["pos_embed"], size, prefix)
         _check_shapes(state, own, hint="; skip_head=True keeps the model's own head")

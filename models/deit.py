@@ -45,8 +45,8 @@ class PatchEmbed(nn.Module):
         return self.proj(x).flatten(2).transpose(1, 2)
 
 
-class DeiT(ImageModel):
-    """Classify images; the normalization of pixels is part of the model."""
+class DeiTEncoder(ImageModel):
+    """From normalized images to tokens: class, distillation if it has one, then the patches."""
 
     config: DeiTConfig
     dist_token: nn.Parameter | None
@@ -57,6 +57,9 @@ class DeiT(ImageModel):
         self.cls_token = nn.Parameter(torch.zeros(1, 1, config.embed_dim))
         num_tokens = config.num_prefix_tokens + config.grid_size**2
         self.pos_embed = nn.Parameter(torch.zeros(1, num_tokens, config.embed_dim))
+        self.register_parameter("dist_token", None)
+        if config.distilled:
+            self.dist_token = nn.Parameter(torch.zeros(1, 1, config.embed_dim))
         hidden_dim = round(config.embed_dim * config.mlp_ratio)
         self.blocks = nn.ModuleList(
             Block(
@@ -70,16 +73,37 @@ class DeiT(ImageModel):
             for layer in range(1, config.depth + 1)
         )
         self.norm = nn.LayerNorm(config.embed_dim, eps=config.norm_eps)
-        self.head = nn.Linear(config.embed_dim, config.num_classes)
-        self.register_parameter("dist_token", None)
-        self.head_dist: nn.Linear | None = None
-        if config.distilled:
-            self.dist_token = nn.Parameter(torch.zeros(1, 1, config.embed_dim))
-            self.head_dist = nn.Linear(config.embed_dim, config.num_classes)
+
+    def draw_weights(self) -> None:
+        """Draw the first weights, once all layers are there."""
+        if self.dist_token is not None:
             nn.init.trunc_normal_(self.dist_token, std=0.02)
         self.apply(init_linear)
         nn.init.trunc_normal_(self.cls_token, std=0.02)
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
+
+    def tokens(self, x: Tensor) -> Tensor:
+        """(B, C, H, W), normalized, H = W = img_size, to tokens (B, N, d) behind the last norm."""
+        x = self.patch_embed(x)
+        prefix = [token for token in (self.cls_token, self.dist_token) if token is not None]
+        x = torch.cat([*(token.expand(x.shape[0], -1, -1) for token in prefix), x], dim=1)
+        x = x + self.pos_embed
+        v = None
+        for block in self.blocks:
+            x, v = block(x, v)
+        return self.norm(x)
+
+
+class DeiT(DeiTEncoder):
+    """Classify images; the normalization of pixels is part of the model."""
+
+    def __init__(self, config: DeiTConfig) -> None:
+        super().__init__(config)
+        self.head = nn.Linear(config.embed_dim, config.num_classes)
+        self.head_dist: nn.Linear | None = None
+        if config.distilled:
+            self.head_dist = nn.Linear(config.embed_dim, config.num_classes)
+        self.draw_weights()
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W), pixels in [0, 1], H = W = img_size, to (B, num_classes) logits.
@@ -98,14 +122,7 @@ class DeiT(ImageModel):
 
         Source: Touvron et al. 2021, section 4 ("hard-label distillation", "distillation token").
         """
-        x = self.patch_embed(self.normalize(images))
-        prefix = [token for token in (self.cls_token, self.dist_token) if token is not None]
-        x = torch.cat([*(token.expand(x.shape[0], -1, -1) for token in prefix), x], dim=1)
-        x = x + self.pos_embed
-        v = None
-        for block in self.blocks:
-            x, v = block(x, v)
-        x = self.norm(x)
+        x = self.tokens(self.normalize(images))
         if self.head_dist is None:
             return (self.head(x[:, 0]),)
         return self.head(x[:, 0]), self.head_dist(x[:, 1])

@@ -31,7 +31,7 @@ class Diagnostics:
     Layers are those that mix tokens; the class-attention blocks of a FAN count in `rollout` alone.
 
     Attributes:
-        logits: (B, K).
+        logits: (B, K), of a segmenter (B, K, H, W).
         activation_factor: (S, L) how much each layer stretches the distances between the tokens of
             a sequence: the mean over pairs i < j of real tokens of ||f(x)_i - f(x)_j|| /
             ||x_i - x_j|| (TJ eq. 9; the mean over the pairs of one sequence is our reading). Equal
@@ -56,7 +56,8 @@ class Diagnostics:
             or (S, N) of tokens, at most 1 in sum, the rest stays with the class tokens. Per layer
             A = (mean_h A_h + I) / 2, with the identity for the residual path, and the layers are
             multiplied, A_L ... A_2 A_1 (Abnar & Zuidema 2020, section 3). The head reads the class
-            tokens or, in models that pool, all real tokens alike. What RVT's pooled tokens get is
+            tokens or, in models that pool, all real tokens alike; a segmenter's decoder reads all
+            patches alike. What RVT's pooled tokens get is
             shared evenly by those that they were made from [ours]. None without attention: no map
             stands in for it.
     """
@@ -290,6 +291,7 @@ def _readers(seen: Observation) -> Tensor:
         return _class_rollout(seen.class_maps)
     if seen.class_tokens:
         read = torch.arange(x.shape[1], device=x.device) < seen.class_tokens
+        read = read if seen.logits.ndim == 2 else ~read
         read = read.expand(len(x), -1)
     else:
         read = x.new_ones(x.shape[:2], dtype=torch.bool) if last.mask is None else last.mask

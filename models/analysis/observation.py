@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from models.attention.aligned import AlignedAttention, places_of
 from models.attention.base import Attention
 from models.attention.class_attention import ClassAttention
+from models.segmenter import Segmenter
 from models.transject import Experts
 
 
@@ -108,8 +109,8 @@ class Observation:
     S is the batch size B, or 2 B for two towers, where the sequences of a sample are neighbors.
 
     Attributes:
-        logits: (B, K).
-        layers: the layers that mix tokens, in order.
+        logits: (B, K), of a segmenter (B, K, H, W).
+        layers: the layers that mix tokens, in order; of a segmenter those of its encoder.
         class_maps: attention (S, H, 1, 1 + N) of class-attention layers, in order; mostly none.
         class_tokens: how many of the layers' first tokens are class tokens.
         images: whether the other tokens are the patches of an image.
@@ -189,7 +190,9 @@ def _recorded(model: nn.Module) -> Iterator[tuple[list[LayerRecord], list[Tensor
         class_maps.append(module.attention_map(*arguments))
 
     with ExitStack() as hooks:
-        for module in model.modules():
+        # The decoder of a segmenter adds tokens to those of the image.
+        observed = model.encoder if isinstance(model, Segmenter) else model
+        for module in observed.modules():
             mixer = getattr(module, "attn", getattr(module, "experts", None))
             if isinstance(mixer, Attention | Experts):
                 _record_layer(module, mixer, layers, hooks)

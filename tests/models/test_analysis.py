@@ -133,7 +133,12 @@ def through(mixings: list[Tensor]) -> Tensor:
 
 @pytest.mark.parametrize(
     ("name", "overrides"),
-    [("deit_tiny", {}), ("deit_tiny", {"distilled": True}), ("transformer", {})],
+    [
+        ("deit_tiny", {}),
+        ("deit_tiny", {"distilled": True}),
+        ("transformer", {}),
+        ("segmenter_tiny", {}),
+    ],
 )
 def test_rollout_is_the_mean_over_the_tokens_that_the_head_reads(
     name: str, overrides: dict[str, bool]
@@ -147,6 +152,8 @@ def test_rollout_is_the_mean_over_the_tokens_that_the_head_reads(
     if name == "transformer":
         expected = torch.stack([rows[b, :length].mean(0) for b, length in enumerate(LENGTHS)])
         assert (found.sum(1) - 1).abs().max() <= TOLERANCE
+    elif name == "segmenter_tiny":  # its decoder reads the patches
+        expected = rows[:, 1:, 1:].mean(1).unflatten(1, (3, 3))
     else:
         classes = 2 if overrides else 1
         expected = rows[:, :classes, classes:].mean(1).unflatten(1, (3, 3))
