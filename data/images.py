@@ -157,11 +157,23 @@ def to_pixels(image: Image.Image, spec: ImageSpec) -> np.ndarray:
         image = _flatten(image).convert(_MODES[spec.channels])
     except ValueError as error:
         raise ImageError("broken_image", f"colors of the kind {image.mode} are unknown") from error
-    box = _middle(image.size, spec)
-    if box != (0, 0, spec.width, spec.height):
-        image = image.resize((spec.width, spec.height), _FILTERS[spec.resample], box=box)
-    pixels = np.asarray(image)
+    pixels = np.asarray(_fit(image, spec, _FILTERS[spec.resample]))
     return pixels[None] if spec.channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def fit_mask(mask: np.ndarray, spec: ImageSpec) -> np.ndarray:
+    """Bring the classes of an image's pixels, (h, w) uint8, to where `to_pixels` brings the pixels.
+
+    Each pixel has the class of the nearest one: (H, W) uint8.
+    """
+    return np.asarray(_fit(Image.fromarray(mask), spec, Image.Resampling.NEAREST))
+
+
+def _fit(image: Image.Image, spec: ImageSpec, how: Image.Resampling) -> Image.Image:
+    box = _middle(image.size, spec)
+    if box == (0, 0, spec.width, spec.height):
+        return image
+    return image.resize((spec.width, spec.height), how, box=box)
 
 
 def _middle(size: tuple[int, int], spec: ImageSpec) -> tuple[float, float, float, float]:

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from data.errors import DataError
-from data.images import ImageError, ImageSpec, decode_image, to_pixels, to_unit
+from data.images import ImageError, ImageSpec, decode_image, fit_mask, to_pixels, to_unit
 
 Sample = TypeVar("Sample", Image.Image, str, bytes)
 
@@ -104,6 +104,35 @@ class PixelSet(ImageSet):
         return dataclasses.replace(super(PixelSet, self).take(indices), arrays=arrays)
 
 
+IGNORED = 255
+"""In masks, of pixels that belong to no class: they count nowhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskSet(ImageSet):
+    """Images with a class for each pixel.
+
+    Attributes:
+        mask_reader: reads the mask of image i, see `mask`.
+    """
+
+    mask_reader: Callable[[int], np.ndarray]
+
+    def mask(self, index: int) -> np.ndarray:
+        """The class of each pixel of an image, (h, w) uint8; `IGNORED` where it has none.
+
+        Raises:
+            DataError: it cannot be read, or holds other classes; the message names it.
+        """
+        return self.mask_reader(index)
+
+    def take(self, indices: Sequence[int] | np.ndarray) -> Self:
+        """See `SampleSet.take`."""
+        chosen = [int(index) for index in indices]
+        taken = super(MaskSet, self).take(chosen)
+        return dataclasses.replace(taken, mask_reader=lambda i: self.mask_reader(chosen[i]))
+
+
 class FileSet(SampleSet[bytes]):
     """Image files, not decoded, with names and, where known, labels."""
 
@@ -143,6 +172,12 @@ def load_pixels(images: ImageSet, spec: ImageSpec) -> np.ndarray:
     for index in range(len(images)):
         pixels[index] = images.pixels(index, spec)
     return pixels
+
+
+def load_masks(masks: MaskSet, spec: ImageSpec) -> np.ndarray:
+    """Read all masks at a model's size: (N, H, W) uint8."""
+    found = [fit_mask(masks.mask(index), spec) for index in range(len(masks))]
+    return np.stack(found) if found else np.zeros((0, spec.height, spec.width), np.uint8)
 
 
 def load_inputs(images: ImageSet, spec: ImageSpec) -> np.ndarray:

@@ -28,7 +28,7 @@ def open_folder(folder: Path, classes: Classes) -> ImageSet:
         if entry.is_dir() and entry.name not in filled:
             raise DataError(f"{folder.name}: the class folder {entry.name} holds no image")
 
-    names = _images(folder.name, files)
+    names = image_names(folder.name, files)
 
     def read(index: int) -> Image.Image:
         """One image; the sets of two splits hold the same names, so the folder is named, too."""
@@ -69,7 +69,7 @@ def zipped_files(archive: zipfile.ZipFile, source: str, classes: Classes) -> Fil
         classes: among which the folders' names are found.
     """
     files = sorted(info.filename for info in archive.infolist() if not info.is_dir())
-    names = _images(source, files)
+    names = image_names(source, files)
     labels, named = _folder_labels(names, classes, source=source)
     return FileSet(
         names=names,
@@ -112,7 +112,12 @@ def open_text_folder(folder: Path, classes: Classes) -> TextSet:
     )
 
 
-def _images(source: str, files: list[str]) -> list[str]:
+def image_names(source: str, files: list[str]) -> list[str]:
+    """Those of the files that are images by their suffix.
+
+    Raises:
+        DataError: there is none; it names the source.
+    """
     names = [name for name in files if _is_image(name)]
     if not names:
         raise DataError(f"{source} holds no image")
