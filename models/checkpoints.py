@@ -16,6 +16,7 @@ from models import fan, rvt
 from models.deit import DeiTEncoder, resize_positions
 from models.fan import FAN
 from models.rvt import RVT
+from models.segmenter import Segmenter
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _WRAPPERS = ("model", "state_dict")  # of DeiT's and Elliptical Attention's training, of timm's
@@ -50,6 +51,24 @@ def load_weights(model: nn.Module, path: Path | str) -> None:
         _load(model, state, own)
     except (ValueError, RuntimeError) as error:
         raise ValueError(f"{path.name} does not fit the model: {error}") from error
+
+
+def load_first_weights(model: nn.Module, path: Path | str) -> None:
+    """Read weights that training starts from: the model's own or, of a segmenter, a classifier's.
+
+    Raises:
+        ValueError: see `load_weights`; of a classifier's for the encoder, `load_public`.
+    """
+    path = Path(path)
+    if isinstance(model, Segmenter) and not _has_decoder(path):
+        load_public(model.encoder, path, skip_head=True)
+    else:
+        load_weights(model, path)
+
+
+def _has_decoder(path: Path) -> bool:
+    is_safetensors = path.suffix.lower() == ".safetensors"
+    return is_safetensors and any(key.startswith("decoder.") for key in _read_safetensors(path))
 
 
 def load_public(model: nn.Module, path: Path | str, *, skip_head: bool = False) -> None:

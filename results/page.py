@@ -21,6 +21,7 @@ commit: a file was changed since. Run time: training and validation, over all se
 share of the time of training that the model waited for data.
 """
 _PART = "a part, not the whole split"
+_IOU = "test_mean_iou"
 _COLUMNS = (
     "model", "size", "seed", "parameters", "trained on", "n", "accuracy", "95 % interval",
     "paper", "run time", "on", "steps/s", "waiting", "commit",
@@ -72,6 +73,8 @@ def _task(source: str, records: list[dict[str, Any]], papers: dict[str, Any]) ->
     lines = [f"## {source}", ""]
     if runs := _of(records, "run"):
         lines += _accuracies(runs, papers)
+    if masks := [run for run in runs if _IOU in run["metrics"]]:
+        lines += _masks(masks, papers.get("mean_iou", {}))
     if swapped := _of(records, "word-swap"):
         lines += _word_swap(swapped)
     if analyses := _of(records, "analysis"):
@@ -98,9 +101,31 @@ def _majority(runs: list[dict[str, Any]]) -> list[list[str]]:
     for metrics in (run["metrics"] for run in runs if "majority_accuracy" in run["metrics"]):
         count, accuracy = metrics["test_samples"], metrics["majority_accuracy"]
         interval = _interval(wilson(round(accuracy * count), count))
-        figures = [f"{count:,}", f"{100 * accuracy:.2f}", interval]
+        figures = [f"{count:,}", f"{100 * accuracy:.2f}", "" if _IOU in metrics else interval]
         return [["majority class", *[""] * 4, *figures, *[""] * 6]]
     return []
+
+
+def _masks(runs: list[dict[str, Any]], papers: dict[str, float]) -> list[str]:
+    """How well models find the classes of pixels."""
+    columns = ("model", "size", "seed", "class accuracy", "mIoU", "paper", "mIoU of items")
+    names = ("test_mean_class_accuracy", _IOU, "test_item_mean_iou")
+    rows = []
+    for run in sorted(runs, key=_place):
+        recipe, metrics = run["recipe"], run["metrics"]
+        figures = [f"{100 * metrics[name]:.2f}" if name in metrics else "" for name in names]
+        paper = papers.get(_known_as(recipe["model"]))
+        figures.insert(2, "" if paper is None else f"{100 * paper:.2f}")
+        size = ", ".join([recipe["size"] or "full", *run["changes"]])
+        rows.append([recipe["name"], size, str(recipe["seed"]), *figures])
+    return [
+        "Accuracy above is that of pixels. Here, from one table of true and predicted classes over "
+        "all pixels of the split: the mean over classes of their accuracy, and of intersection "
+        "over union, of all classes and of those that are no background.",
+        "",
+        markdown_table(columns, rows),
+        "",
+    ]
 
 
 def _word_swap(records: list[dict[str, Any]]) -> list[str]:
@@ -152,7 +177,8 @@ def _row(run: dict[str, Any], papers: dict[str, Any]) -> list[str]:
         f"{metrics['train_samples']:,}",
         f"{count:,}",
         f"{100 * accuracy:.2f}",
-        _interval(wilson(round(accuracy * count), count)),
+        # The pixels of an image are no samples of their own.
+        "" if _IOU in metrics else _interval(wilson(round(accuracy * count), count)),
         "" if paper is None else _percent(paper),
         f"{metrics['seconds'] / 60:.1f} min",
         on,

@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m training", description="Train classifiers.")
+    parser = Parser(prog="python -m training", description="Train models.")
     commands = parser.add_subparsers(required=True)
     listing = commands.add_parser(
         "list", prog="./assay train list", help="list the recipes with their variants and sizes"

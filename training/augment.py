@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from training.draws import Draws
-from training.recipe import ImageData
+from training.recipe import ImageData, MaskData
 
 _ERASED_AREA = (0.02, 1 / 3)
 _ERASED_ASPECT = (0.3, 1 / 0.3)
@@ -45,6 +45,19 @@ def augment(images: Tensor, data: ImageData, draws: Draws) -> Tensor:
     if data.patches:
         images = change_patches(images, data.patches, draws)
     return images
+
+
+def augment_masks(
+    images: Tensor, masks: Tensor, data: MaskData, draws: Draws
+) -> tuple[Tensor, Tensor]:
+    """Do to a batch all that a recipe asks for, to masks (B, H, W) what moves their images."""
+    if data.flip:
+        mirrored = draws.uniform(1, 1) < 0.5
+        images = torch.where(mirrored[:, None], images.flip(-1), images)
+        masks = torch.where(mirrored, masks.flip(-1), masks)
+    if data.color_jitter:
+        images = color_jitter(images, data.color_jitter, draws)
+    return images, masks
 
 
 def flip(images: Tensor, draws: Draws) -> Tensor:

@@ -13,7 +13,7 @@ from training.recipe import TrainRecipe
 
 
 def build_optimizer(model: nn.Module, train: TrainRecipe) -> torch.optim.Optimizer:
-    """Adam or AdamW; only matrices decay, not biases, scales, nor tables of one row or column.
+    """Adam, AdamW or SGD; only matrices decay, not biases, scales, nor tables of one row or column.
 
     Each group of parameters holds the `factor` of its learning rate.
 
@@ -34,6 +34,8 @@ def build_optimizer(model: nn.Module, train: TrainRecipe) -> torch.optim.Optimiz
         {"params": own, "weight_decay": train.weight_decay if is_matrix else 0.0, "factor": factor}
         for (is_matrix, factor), own in found.items()
     ]
+    if train.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=train.lr, momentum=train.momentum, fused=True)
     kind = torch.optim.AdamW if train.optimizer == "adamw" else torch.optim.Adam
     return kind(groups, lr=train.lr, betas=train.betas, eps=train.adam_eps, fused=True)
 
@@ -102,7 +104,8 @@ class Schedule:
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0.
 
-        Linear warm-up, then half a cosine or a line to `min_lr`, once more after each restart.
+        Linear warm-up, then half a cosine, a line or a power of it to `min_lr`, once more after
+        each restart.
         """
         train = self.train
         bounds = [0, *(restart * self.steps_per_epoch for restart in train.restarts)]
@@ -120,4 +123,6 @@ class Schedule:
             return peak
         done = min((step - start) / max(end - start, 1), 1.0)
         left = 0.5 * (1 + math.cos(math.pi * done)) if train.schedule == "cosine" else 1 - done
+        if train.schedule == "polynomial":
+            left **= train.power
         return train.min_lr + (peak - train.min_lr) * left

@@ -88,9 +88,12 @@ class _Steps(Dataset[Batch]):
 
     def __getitem__(self, step: int) -> Batch:
         indices = self._order.indices(step)
-        draws = Draws(source(self._seed, "decode", step), len(indices), self._part)
         own = indices[self._part]
-        return own, self._samples.batch(own, draws), self._samples.targets(own)
+        # Inputs and targets get the same draws, so that a mask is cut like its image.
+        draws, same = (
+            Draws(source(self._seed, "decode", step), len(indices), self._part) for _ in range(2)
+        )
+        return own, self._samples.batch(own, draws), self._samples.targets(own, same)
 
 
 def batches(

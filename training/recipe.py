@@ -67,6 +67,35 @@ class ImageData:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MaskData:
+    """Images with the class of every pixel, and how the training images are changed."""
+
+    task: ClassVar[str] = "segmentation"
+
+    source: str  # folder or known name, see docs/reference/data.md
+    image: ImageSpec  # what the model takes
+    background: int | None  # class that `item_mean_iou` leaves out; None where all are alike
+    valid: int | None = None  # images held out; None where the set has a split of its own
+    flip: bool = False  # mirror half of the images with their masks
+    # Train on windows of images whose shorter side is 0.5 to 2 times that of the model's input.
+    random_crop: bool = False
+    color_jitter: float = 0.0  # brightness, contrast, saturation by factors of up to 1 +- this
+    in_memory: bool = True  # decode all images once; else they are decoded for every batch
+    workers: int = 0  # processes that prepare batches ahead of the model; 0 does it in its own
+
+    def __post_init__(self) -> None:
+        """Check every rule, naming the field and the value received."""
+        check_types(self)
+        check_at_least(self, 0, "background", "workers")
+        check_at_least(self, 1, "valid")
+        check_fraction(self, "color_jitter")
+        if self.random_crop and self.in_memory:
+            raise ValueError(
+                "random_crop needs in_memory false: stored images have lost their size"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TextData:
     """Texts to read."""
 
@@ -115,7 +144,7 @@ class TokenData:
         check_at_least(self, 0, "workers")
 
 
-DataRecipe = ImageData | TextData | TokenData
+DataRecipe = ImageData | MaskData | TextData | TokenData
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,14 +155,18 @@ class TrainRecipe:
     steps: int | None = None  # optimizer steps
     batch_size: int = 128  # samples per step, over all processes
     accumulate: int = 1  # parts into which each process cuts its share of a batch
-    optimizer: Literal["adamw", "adam"] = "adamw"  # decay apart from the gradient, or within it
+    # Decay apart from the gradient, or within it; stochastic gradient descent with momentum.
+    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
     lr: float = 1e-3  # peak learning rate
     # Factors of it for the parameters whose name a pattern such as "*.bias" fits; the first counts.
     lr_factors: dict[str, float] = field(default_factory=dict)
     betas: tuple[float, float] = (0.9, 0.999)  # decay of the two moments of Adam
     adam_eps: float = 1e-8  # Adam's constant in the denominator
+    momentum: float = 0.9  # of SGD
     weight_decay: float = 0.05  # on matrices only
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"  # from the peak to `min_lr`
+    # From the peak to `min_lr`; polynomial: (1 - share of the steps done) ** `power`.
+    schedule: Literal["cosine", "linear", "polynomial", "constant"] = "cosine"
+    power: float = 0.9  # of the polynomial
     warmup_epochs: float = 1.0  # linear warm-up
     warmup_steps: int | None = None  # its steps instead, where given
     warmup_lr: float = 0.0  # learning rate at which the warm-up starts
@@ -171,14 +204,14 @@ class TrainRecipe:
         rates = ("warmup_lr", "min_lr", "weight_decay", "reconstruction", "replaced")
         lengths = ("warmup_epochs", "warmup_steps", "cooldown_epochs", "checkpoint_seconds")
         check_at_least(self, 0, *rates, *lengths, "short_steps")
-        check_positive(self, "lr", "adam_eps", "clip_norm", "restart_decay")
+        check_positive(self, "lr", "adam_eps", "clip_norm", "restart_decay", "power")
         self._check_factors()
         if (self.short_steps > 0) != (self.short_len is not None):
             raise ValueError(
                 "short_steps and short_len must be given together, "
                 f"got {self.short_steps} and {self.short_len}"
             )
-        check_fraction(self, "label_smoothing")
+        check_fraction(self, "label_smoothing", "momentum")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
         if self.ema is not None and not 0 < self.ema < 1:
@@ -238,7 +271,7 @@ class DistillationRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A classifier to train."""
+    """A model to train."""
 
     name: str  # of the run and of its artifact
     version: str = "1"  # of the artifact
@@ -265,6 +298,8 @@ class Recipe:
                 f"num_classes={self.model['num_classes']}"
             )
         self._check_replaced()
+        if isinstance(self.data, MaskData):
+            self._check_masks(self.data)
         if isinstance(self.data, ImageData):
             if self.train.short_steps:
                 raise ValueError(
@@ -275,12 +310,25 @@ class Recipe:
             return
         for section in ("distillation", "adversarial"):
             if getattr(self, section) is not None:
-                raise ValueError(f"{section} is for images only, got data of {self.data.source}")
+                raise ValueError(
+                    f"{section} is for classes of images only, got data of {self.data.source}"
+                )
+
+    def _check_masks(self, data: MaskData) -> None:
+        if self.train.short_steps:
+            raise ValueError(f"train.short_steps is for sequences only, got data of {data.source}")
+        if data.background is not None and data.background >= len(self.labels):
+            raise ValueError(
+                f"data.background must be one of the {len(self.labels)} classes or null, "
+                f"got {data.background}"
+            )
 
     def _check_replaced(self) -> None:
         """The logits must be a mean over tokens that do not see each other, and labels classes."""
         if not self.train.replaced:
             return
+        if isinstance(self.data, MaskData):
+            raise ValueError("train.replaced needs one class for each sample, got masks")
         if isinstance(self.data, ImageData) and self.data.mixes:
             raise ValueError("train.replaced needs data.mixup and data.cutmix 0")
         needed = {"random_eigenvalues": True, "num_experts": 1, "pooling": "mean"}
@@ -328,6 +376,7 @@ def entries() -> Iterator[tuple[str, dict[str, str]]]:
     for kind, prefix, title in (
         (Recipe, "", "the run"),
         (ImageData, "data.", "data: images"),
+        (MaskData, "data.", "data: images with the class of every pixel"),
         (ImageSpec, "data.image.", "the model's input"),
         (TextData, "data.", "data: texts"),
         (TokenData, "data.", "data: a task of the Long Range Arena"),

@@ -24,12 +24,14 @@ import models
 from core.names import nearest
 from core.yaml import read_yaml
 from data.images import ImageSpec
+from data.masks import KNOWN_MASKS
 from data.sources import KNOWN, KNOWN_TEXTS
 from training.recipe import (
     AdversarialRecipe,
     DataRecipe,
     DistillationRecipe,
     ImageData,
+    MaskData,
     Recipe,
     TextData,
     TokenData,
@@ -115,10 +117,13 @@ def _resolved(content: dict[str, Any]) -> Recipe:
 
 
 def _data(values: dict[str, Any]) -> DataRecipe:
-    """An image's size makes images of the data, a tokenizer texts; the rest are token tasks."""
+    """An image's size makes images of the data, a tokenizer texts; the rest are token tasks.
+
+    Of images with masks the recipe says which class is the background, if any.
+    """
     if "image" in values:
         values = values | {"image": _make(ImageSpec, _section(values, "image"), "data.image.")}
-        return _make(ImageData, values, "data.")
+        return _make(MaskData if "background" in values else ImageData, values, "data.")
     is_text = "tokenizer" in values or "vocab_size" in values
     return _make(TextData if is_text else TokenData, values, "data.")
 
@@ -131,8 +136,9 @@ def _lengths(data: DataRecipe) -> dict[str, int]:
 
 
 def _known_labels(source: str) -> list[str]:
-    if source in KNOWN:
-        return KNOWN[source]
+    known = KNOWN | KNOWN_MASKS
+    if source in known:
+        return known[source]
     if source in KNOWN_TEXTS:
         return KNOWN_TEXTS[source].label_names
     raise ValueError(f"labels must be given: those of {source} are not known")

@@ -1,5 +1,6 @@
 """The samples of a split, batch by batch, as a model takes them."""
 
+import dataclasses
 import hashlib
 import math
 from abc import ABC, abstractmethod
@@ -11,13 +12,17 @@ from PIL import Image
 from torch import Tensor
 
 from data.errors import DataError
-from data.images import ImageSpec, to_pixels
-from data.sets import ImageSet
+from data.images import ImageSpec, fit_mask, to_pixels
+from data.sets import IGNORED, ImageSet, MaskSet
 from data.token_set import TokenSet
 from training.draws import Draws
 
 _CROPPED_AREA = 0.08
 """Least share of an image that a random crop keeps."""
+_SCALES = (0.5, 2.0)
+"""Of a random window: how long the shorter side of its image is, over that of the window."""
+_MOST_PIXELS = 2**21
+"""Pixels of one batch of an evaluation of masks, at most."""
 
 
 class Samples(ABC):
@@ -26,13 +31,15 @@ class Samples(ABC):
     labels: np.ndarray  # (N, ...) int64
     lengths: np.ndarray | None = None  # (N,) tokens of each sample; None for images
 
+    most: int = 500  # in one batch of an evaluation, at most
+
     def __len__(self) -> int:
         """Number of samples."""
         return len(self.labels)
 
-    def targets(self, indices: np.ndarray) -> Tensor:
-        """What the model shall answer for these samples, (B, ...) int64."""
-        return torch.from_numpy(self.labels[indices])
+    def targets(self, indices: np.ndarray, draws: Draws | None = None) -> Tensor:
+        """What the model shall answer for these samples, (B, ...) int64; see `batch`."""
+        return torch.from_numpy(self.labels[indices]).long()
 
     @abstractmethod
     def batch(self, indices: np.ndarray, draws: Draws | None = None) -> tuple[Tensor, ...]:
@@ -73,6 +80,22 @@ class StoredImages(Samples):
         return state.hexdigest()
 
 
+class StoredMasks(StoredImages):
+    """Images in memory with the class of every pixel: masks (N, H, W) uint8."""
+
+    def __init__(self, pixels: np.ndarray, masks: np.ndarray) -> None:
+        super().__init__(pixels, masks)
+        self.most = _most(*masks.shape[1:])
+        self.counts = np.bincount(masks.ravel(), minlength=IGNORED + 1)[:IGNORED]
+
+    def digest(self) -> str:
+        """The sha256 of pixels and masks."""
+        state = hashlib.sha256(str(tuple(self.pixels.shape)).encode())
+        state.update(self.pixels.numpy().data)
+        state.update(self.labels.data)
+        return state.hexdigest()
+
+
 class ReadImages(Samples):
     """Images that are decoded whenever they are needed; random parts of them where asked."""
 
@@ -92,18 +115,55 @@ class ReadImages(Samples):
         return (torch.from_numpy(pixels),)
 
     def fault(self, index: int) -> str:
-        """Why an image cannot be decoded; empty where it can."""
+        """Why a sample cannot be decoded; empty where it can."""
         try:
-            self._images.read(index)
+            self._decode(index)
         except DataError as error:
             return str(error)
         return ""
+
+    def _decode(self, index: int) -> None:
+        self._images.read(index)
 
     def digest(self) -> str:
         """The sha256 of names and labels; to read all pixels for it would take too long."""
         state = hashlib.sha256("\n".join(self._images.names).encode())
         state.update(self.labels.astype("<i8").tobytes())
         return state.hexdigest()
+
+
+class ReadMasks(ReadImages):
+    """Images with masks that are decoded whenever they are needed; random windows where asked."""
+
+    def __init__(self, images: MaskSet, spec: ImageSpec, *, random_crop: bool) -> None:
+        # Their number is that of the images; masks are read one by one.
+        super().__init__(images, spec, np.zeros(len(images), np.int64), random_crop=random_crop)
+        self._masks, self.most = images, _most(spec.height, spec.width)
+
+    def batch(self, indices: np.ndarray, draws: Draws | None = None) -> tuple[Tensor, ...]:
+        """The images (B, C, H, W) uint8, decoded."""
+        if draws is None or not self._random_crop:
+            return super().batch(indices)
+        parts = draws.uniform(3).tolist()
+        pixels = [
+            window(self._images.read(int(index)), part, self._spec)
+            for index, part in zip(indices, parts, strict=True)
+        ]
+        return (torch.from_numpy(np.stack(pixels)),)
+
+    def targets(self, indices: np.ndarray, draws: Draws | None = None) -> Tensor:
+        """The masks (B, H, W) int64, decoded."""
+        masks = [self._masks.mask(int(index)) for index in indices]
+        if draws is None or not self._random_crop:
+            found = [fit_mask(mask, self._spec) for mask in masks]
+        else:
+            parts = draws.uniform(3).tolist()
+            found = [mask_window(*each, self._spec) for each in zip(masks, parts, strict=True)]
+        return torch.from_numpy(np.stack(found)).long()
+
+    def _decode(self, index: int) -> None:
+        super()._decode(index)
+        self._masks.mask(index)
 
 
 class Sequences(Samples):
@@ -145,3 +205,48 @@ def crop(image: Image.Image, part: Sequence[float]) -> Image.Image:
     height = min(max(round(math.sqrt(area / aspect)), 1), image.height)
     x, y = int(left * (image.width - width + 1)), int(top * (image.height - height + 1))
     return image.crop((x, y, x + width, y + height))
+
+
+def window(image: Image.Image, part: Sequence[float], spec: ImageSpec) -> np.ndarray:
+    """Cut a window of a model's size out of an image enlarged or shrunk; black behind its edges.
+
+    Args:
+        image: of any size.
+        part: size, left and top, each in [0, 1).
+        spec: of the model.
+
+    Returns:
+        (C, H, W) uint8.
+
+    Source: Strudel et al. 2021, section 4.1 ("random resizing", "random cropping").
+    """
+    resized = dataclasses.replace(spec, **_scaled(image.size, part[0], spec), resize=None)
+    return _cut(to_pixels(image, resized), part, spec, fill=0)
+
+
+def mask_window(mask: np.ndarray, part: Sequence[float], spec: ImageSpec) -> np.ndarray:
+    """The classes of an image's pixels, (h, w) uint8, in its `window`: (H, W) uint8."""
+    size = mask.shape[1], mask.shape[0]
+    resized = dataclasses.replace(spec, **_scaled(size, part[0], spec), resize=None)
+    return _cut(fit_mask(mask, resized)[None], part, spec, fill=IGNORED)[0]
+
+
+def _scaled(size: tuple[int, int], part: float, spec: ImageSpec) -> dict[str, int]:
+    least, most = _SCALES
+    scale = (least + part * (most - least)) * min(spec.height, spec.width) / min(size)
+    width, height = (max(round(scale * length), 1) for length in size)
+    return {"width": width, "height": height}
+
+
+def _cut(pixels: np.ndarray, part: Sequence[float], spec: ImageSpec, *, fill: int) -> np.ndarray:
+    """The window (C, spec.height, spec.width) of pixels (C, h, w)."""
+    _, height, width = pixels.shape
+    left = int(part[1] * (max(width - spec.width, 0) + 1))
+    top = int(part[2] * (max(height - spec.height, 0) + 1))
+    found = pixels[:, top : top + spec.height, left : left + spec.width]
+    missing = (spec.height - found.shape[1], spec.width - found.shape[2])
+    return np.pad(found, ((0, 0), (0, missing[0]), (0, missing[1])), constant_values=fill)
+
+
+def _most(height: int, width: int) -> int:
+    return max(1, min(Samples.most, _MOST_PIXELS // (height * width)))

@@ -12,15 +12,23 @@ from torch.utils.data import DataLoader, Dataset
 from core.progress import Bar
 from data.datasets.lra import open_tokens
 from data.errors import DataError
-from data.images import to_pixels
-from data.sets import ImageSet, TextSet
+from data.images import fit_mask, to_pixels
+from data.masks import open_masks
+from data.sets import ImageSet, MaskSet, TextSet
 from data.sources import open_images, open_texts
 from data.splits import split_indices
 from data.token_set import Ragged, TokenSet
 from data.tokenizer import TextTokenizer, load_tokenizer, tokenize, train_wordpiece
 from training.distributed import Processes
-from training.recipe import ImageData, Recipe, TextData, TokenData
-from training.samples import ReadImages, Samples, Sequences, StoredImages
+from training.recipe import ImageData, MaskData, Recipe, TextData, TokenData
+from training.samples import (
+    ReadImages,
+    ReadMasks,
+    Samples,
+    Sequences,
+    StoredImages,
+    StoredMasks,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +59,7 @@ def open_splits(recipe: Recipe, tokenizer: Path, *, progress: bool = False) -> S
         ValueError: the data is missing or broken, has no test split of its own, has no labels, has
             other classes than the recipe or is too long or too wide for the model.
     """
-    if isinstance(recipe.data, ImageData):
+    if isinstance(recipe.data, ImageData | MaskData):
         _check_image(recipe, recipe.data)
     train, test = _open(recipe, "train"), _open(recipe, "test")
     if isinstance(train, ImageSet):
@@ -104,7 +112,8 @@ def _open(recipe: Recipe, split: str) -> ImageSet | TextSet | TokenSet:
     if isinstance(data, TokenData):
         size, workers = data.size if split == "train" else None, max(1, data.workers)
         return open_tokens(data.source, split=split, size=size, cache=data.cache, workers=workers)
-    open_ = open_images if isinstance(data, ImageData) else open_texts
+    kinds = ((ImageData, open_images), (MaskData, open_masks), (TextData, open_texts))
+    open_: Any = next(opener for kind, opener in kinds if isinstance(data, kind))
     return open_(data.source, split=split, own_split=True, label_names=recipe.labels)
 
 
@@ -127,6 +136,8 @@ def _samples(
 ) -> Samples:
     """What was opened, as the model takes it."""
     data: Any = recipe.data  # of the kind that was opened
+    if isinstance(found, MaskSet):
+        return _masks(found, data, split, progress)
     if isinstance(found, ImageSet):
         return _images(found, data, split, progress)
     if isinstance(found, TextSet):
@@ -150,7 +161,19 @@ def _images(images: ImageSet, data: ImageData, split: str, progress: bool) -> Sa
     return StoredImages(pixels, images.labels)
 
 
-def _check_image(recipe: Recipe, data: ImageData) -> None:
+def _masks(images: MaskSet, data: MaskData, split: str, progress: bool) -> Samples:
+    spec = data.image
+    if not data.in_memory:
+        return ReadMasks(images, spec, random_crop=data.random_crop)
+    pixels = np.empty((len(images), spec.channels, spec.height, spec.width), np.uint8)
+    masks = np.empty((len(images), spec.height, spec.width), np.uint8)
+    for index in Bar(range(len(images)), f"read {split}", unit="image", disable=not progress):
+        pixels[index] = to_pixels(images.read(index), spec)
+        masks[index] = fit_mask(images.mask(index), spec)
+    return StoredMasks(pixels, masks)
+
+
+def _check_image(recipe: Recipe, data: ImageData | MaskData) -> None:
     spec, model = data.image, recipe.model
     takes = tuple(model.get(key) for key in ("in_chans", "img_size", "img_size"))
     if takes != (spec.channels, spec.height, spec.width):

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from training.augment import augment, mix
+from training.augment import augment, augment_masks, mix
 from training.draws import Draws, seed_model, source
 from training.objective import Objective, attack
 from training.optimizer import Schedule
 from training.order import Batch
-from training.recipe import ImageData, Recipe
+from training.recipe import ImageData, MaskData, Recipe
 from training.samples import to_model
 from training.state import State
 
@@ -22,7 +22,7 @@ class _Prepared(NamedTuple):
     """A batch on the device, or a part of it."""
 
     inputs: tuple[Tensor, ...]  # what the model takes
-    targets: Tensor  # of the task: (B,) int64 labels, or (B, K) shares of the classes
+    targets: Tensor  # of the task: int64 labels (B, ...), or (B, K) shares of the classes
     teacher: Tensor | None  # (B, K) logits of a teacher, where there is one
     noise: Tensor | None  # (B, C, H, W) start of an attack, where there is one
 
@@ -85,6 +85,9 @@ class Stepper:
                 strength = {"mixup": data.mixup, "cutmix": data.cutmix}
                 classes = self._recipe.model["num_classes"]
                 images, targets = mix(images, targets, num_classes=classes, draws=draws, **strength)
+            inputs = (images,)
+        elif isinstance(data, MaskData):
+            images, targets = augment_masks(inputs[0], targets, data, self._draws("augment", step))
             inputs = (images,)
         elif step < self._recipe.train.short_steps:
             inputs = tuple(each[..., : self._recipe.train.short_len] for each in inputs)

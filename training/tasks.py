@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from training.recipe import Recipe
-from training.samples import Samples
+from data.sets import IGNORED
+from training.recipe import MaskData, Recipe
+from training.samples import Samples, StoredMasks
 
 
 class Task(ABC):
@@ -105,7 +106,109 @@ class Classification(Task):
         return {"majority_accuracy": float((test.labels == commonest).mean())}
 
 
-TASKS: dict[str, type[Task]] = {"classification": Classification}
+class Segmentation(Task):
+    """One of K classes for each pixel: logits (B, K, H, W), targets (B, H, W) int64.
+
+    Pixels whose target is `IGNORED` count nowhere. The figures of a split come from one table of
+    true and predicted classes over all its pixels.
+
+    Args:
+        num_classes: K.
+        background: class that `item_mean_iou` leaves out; None where all are alike.
+        label_smoothing: share of a target that the loss spreads over all classes.
+    """
+
+    def __init__(
+        self, num_classes: int, background: int | None = None, label_smoothing: float = 0.0
+    ) -> None:
+        self._num_classes, self._background = num_classes, background
+        self._label_smoothing = label_smoothing
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Self:
+        """See `Task.of`."""
+        background = recipe.data.background if isinstance(recipe.data, MaskData) else None
+        return cls(len(recipe.labels), background, recipe.train.label_smoothing)
+
+    @property
+    def zeros(self) -> Tensor:
+        """Zeros (K * K + 1,)."""
+        return torch.zeros(self._num_classes**2 + 1, dtype=torch.float64)
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The mean cross-entropy over all pixels of the batch, with label smoothing."""
+        return self._summed(logits, targets) / (targets != IGNORED).sum().clamp_min(1)
+
+    def sums(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Pixels by true and predicted class, row by row, and the sum of the losses: (K * K + 1,).
+
+        The loss is that without label smoothing.
+        """
+        loss = F.cross_entropy(logits.float(), targets, ignore_index=IGNORED, reduction="sum")
+        counts = confusion(logits.argmax(1), targets, self._num_classes)
+        return torch.cat((counts.flatten().double().cpu(), loss.double().cpu()[None]))
+
+    def figures(self, sums: Tensor) -> dict[str, float]:
+        """`accuracy` of pixels, `mean_class_accuracy`, `mean_iou` and `loss`.
+
+        With a background, `item_mean_iou` over all other classes, too. Classes that neither occur
+        nor are predicted have no part in the means, classes that do not occur none in the second.
+
+        Source: Long et al., "Fully convolutional networks for semantic segmentation", 2015,
+            section 5.
+        """
+        counts, loss = sums[:-1].view(self._num_classes, -1), sums[-1]
+        right, true, predicted = counts.diagonal(), counts.sum(1), counts.sum(0)
+        iou, items = right / (true + predicted - right), torch.ones_like(right, dtype=torch.bool)
+        figures = {
+            "accuracy": right.sum() / true.sum(),
+            "loss": loss / true.sum(),
+            "mean_class_accuracy": (right / true).nanmean(),
+            "mean_iou": iou.nanmean(),
+        }
+        if self._background is not None:
+            items[self._background] = False
+            figures["item_mean_iou"] = iou[items].nanmean()
+        return {name: float(figure) for name, figure in figures.items()}
+
+    def score(self, figures: dict[str, float], monitor: str) -> float:
+        """See `Task.score`; in the place of the accuracy the mean IoU."""
+        return -figures["loss"] if monitor == "loss" else figures["mean_iou"]
+
+    def floor(self, train: Samples, test: Samples) -> dict[str, float]:
+        """`majority_accuracy`: of always answering the commonest class of the training pixels.
+
+        Nothing where masks are not in memory: all would be read for it.
+        """
+        if not isinstance(train, StoredMasks) or not isinstance(test, StoredMasks):
+            return {}
+        commonest = train.counts.argmax()
+        return {"majority_accuracy": float(test.counts[commonest] / test.counts.sum())}
+
+    def _summed(self, logits: Tensor, targets: Tensor) -> Tensor:
+        smoothing = self._label_smoothing
+        return F.cross_entropy(
+            logits, targets, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum"
+        )
+
+
+def confusion(predicted: Tensor, targets: Tensor, num_classes: int) -> Tensor:
+    """How many pixels of each true class (rows) got each class: (K, K) int64.
+
+    Args:
+        predicted: classes, of any shape.
+        targets: true classes, of the same shape; those that are `IGNORED` are not counted.
+        num_classes: K.
+    """
+    counted = targets != IGNORED
+    pairs = targets[counted] * num_classes + predicted[counted]
+    return torch.bincount(pairs, minlength=num_classes**2).view(num_classes, -1)
+
+
+TASKS: dict[str, type[Task]] = {
+    "classification": Classification,
+    "segmentation": Segmentation,
+}
 """By the name that a recipe's data gives."""
 
 

@@ -12,7 +12,7 @@ from torch import nn
 import models
 from core.files import remove_leftovers, sha256
 from core.progress import Bar
-from models.checkpoints import load_weights, save_weights
+from models.checkpoints import load_first_weights, load_weights, save_weights
 from training import run as records
 from training.distillation import teacher_logits
 from training.distributed import Processes, defer_signals, interruption
@@ -20,7 +20,7 @@ from training.draws import seed_model
 from training.logs import Logs
 from training.optimizer import Schedule
 from training.order import Batch, Order, batches
-from training.recipe import ImageData, Recipe
+from training.recipe import ImageData, MaskData, Recipe
 from training.samples import Samples, StoredImages
 from training.splits import Splits, check_readable, open_splits
 from training.state import State
@@ -252,7 +252,7 @@ def _model(recipe: Recipe, folder: Path) -> nn.Module:
     seed_model(recipe.seed)
     model = models.build(**recipe.model)
     if recipe.init and not (folder / records.STATE).exists():
-        load_weights(model, Path(recipe.init))
+        load_first_weights(model, Path(recipe.init))
     return model
 
 
@@ -265,7 +265,7 @@ def _order(recipe: Recipe, samples: Samples) -> Order:
     options: dict[str, Any] = {"seed": recipe.seed}
     if isinstance(data, ImageData):
         options["repeats"] = data.repeats
-    elif data.bucket:
+    elif not isinstance(data, MaskData) and data.bucket:
         options["lengths"] = samples.lengths
     return Order(len(samples), recipe.train.batch_size, **options)
 

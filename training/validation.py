@@ -16,7 +16,7 @@ from training.tasks import Task
 
 ATTACKED = 1000
 """Images of a split that an adversarial recipe attacks."""
-_BATCH, _TOKENS = 500, 16_000  # of one batch, at most
+_TOKENS = 16_000  # of one batch, at most
 
 
 def evaluate(
@@ -81,7 +81,7 @@ def _answers(
     model.eval()
     options = {"unit": "sample", "leave": False, "disable": progress is None}
     with Bar(desc=progress, total=len(indices), **options) as bar:
-        for own in _batches(indices, samples.lengths):
+        for own in _batches(indices, samples.lengths, samples.most):
             targets = samples.targets(own).to(device)
             inputs = to_model(samples.batch(own), device)
             if adversarial is not None:
@@ -94,14 +94,14 @@ def _answers(
             bar.update(len(own))
 
 
-def _batches(indices: np.ndarray, lengths: np.ndarray | None) -> Iterator[np.ndarray]:
-    """Batches of at most 500 samples; sequences by length, so that little of them is padding."""
+def _batches(indices: np.ndarray, lengths: np.ndarray | None, most: int) -> Iterator[np.ndarray]:
+    """Batches of at most so many samples; sequences by length, so that little is padding."""
     if lengths is None:
-        yield from (indices[start : start + _BATCH] for start in range(0, len(indices), _BATCH))
+        yield from (indices[start : start + most] for start in range(0, len(indices), most))
         return
     ordered = indices[np.argsort(lengths[indices], kind="stable")]
     while len(ordered):
-        size = min(_BATCH, len(ordered))
+        size = min(most, len(ordered))
         while size > 1 and size * lengths[ordered[size - 1]] > _TOKENS:
             size = size // 2
         yield ordered[:size]

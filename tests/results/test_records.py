@@ -86,6 +86,20 @@ def test_accuracy_of_the_commonest_class_heads_a_table_that_knows_it() -> None:
     assert figures in majority and rows.index(majority) < len(rows) - 2
 
 
+def test_runs_on_masks_have_a_table_of_their_own() -> None:
+    run = shipped("cifar10-deit-small")
+    run["recipe"] |= {"model": {"name": "segmenter_tiny"}, "name": "segmentation-segmenter"}
+    run["recipe"]["data"]["source"], run["changes"] = "ade20k", []
+    run["metrics"] |= {"test_accuracy": 0.7, "test_mean_class_accuracy": 0.412}
+    run["metrics"] |= {"test_mean_iou": 0.3311, "majority_accuracy": 0.25}
+    known = {"source": "a table", "segmenter_tiny": 0.779, "mean_iou": {"segmenter_tiny": 0.3544}}
+    text = page([run], {"ade20k": known})
+    assert "| segmentation-segmenter | small | 0 | 41.20 | 33.11 | 35.44 |" in text
+    assert "| 70.00 |  | 77.9 |" in text and "| 25.00 |  |" in text  # no interval of images
+    run["metrics"]["test_item_mean_iou"] = 0.2987
+    assert "| 41.20 | 33.11 |  | 29.87 |" in page([run], {})
+
+
 def test_unfinished_run_and_foreign_folder_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from tests.exported import write_idx
 from training.recipe_file import read_recipe
@@ -37,12 +38,38 @@ model: {name: lra_transformer, vocab_size: 257, embed_dim: 16, num_heads: 2}
 data: {source: lra-text, valid: 16, max_len: 24}
 train: {epochs: 1, batch_size: 16}
 """
+MASKS = """
+name: squares
+labels: [ground, square]
+logs: []
+model: {name: segmenter_tiny, img_size: 8, patch_size: 2, in_chans: 1, num_classes: 2, dropout: 0.0,
+        embed_dim: 16, num_heads: 2, depth: 2, decoder_depth: 1, mlp_ratio: 2.0}
+data: {source: FOLDER, valid: 8, image: {channels: 1, height: 8, width: 8}, background: 0}
+train: {epochs: 2, batch_size: 8, lr: 1.0e-2, warmup_epochs: 0.5}
+"""
 _WORDS = (["bad", "awful", "boring"], ["good", "lovely", "great"])
 
 
 def write(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
+
+
+@pytest.fixture
+def mask_recipe(tmp_path: Path) -> Path:
+    """A recipe for finding bright squares in images, beside its data."""
+    random = np.random.default_rng(0)
+    for split, size in (("train", 24), ("test", 12)):
+        for folder in ("images", "masks"):
+            (tmp_path / "set" / split / folder).mkdir(parents=True)
+        for index in range(size):
+            mask, (row, column) = np.zeros((8, 8), np.uint8), random.integers(0, 5, 2)
+            mask[row : row + 4, column : column + 4] = 1
+            pixels = random.integers(0, 100, (8, 8)) + 150 * mask
+            mask[random.integers(8), random.integers(8)] = 255
+            for folder, array in (("images", pixels.astype(np.uint8)), ("masks", mask)):
+                Image.fromarray(array).save(tmp_path / "set" / split / folder / f"{index:02}.png")
+    return write(tmp_path / "recipe.yaml", MASKS.replace("FOLDER", str(tmp_path / "set")))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from data.images import ImageSpec
 from training.augment import (
     OPERATIONS,
     augment,
+    augment_masks,
     change_patches,
     color_jitter,
     erase,
@@ -21,7 +22,7 @@ from training.augment import (
     rand_augment,
 )
 from training.draws import Draws, source
-from training.recipe import ImageData
+from training.recipe import ImageData, MaskData
 
 
 def draws(batch_size: int, part: slice = slice(None), step: int = 0) -> Draws:
@@ -39,6 +40,20 @@ def test_flip_mirrors_about_half_of_the_images() -> None:
     mirrored = (flipped == images.flip(-1)).all((1, 2, 3))
     assert ((flipped == images).all((1, 2, 3)) ^ mirrored).all()
     assert 400 < mirrored.sum() < 600
+
+
+def test_masks_are_mirrored_with_their_images_and_keep_their_classes() -> None:
+    spec = ImageSpec(channels=3, height=8, width=8)
+    data = MaskData(source="x", image=spec, background=0, flip=True, color_jitter=0.4)
+    masks = torch.arange(8).expand(400, 8, 8)
+    images = (masks / 8.0)[:, None].expand(-1, 3, -1, -1)
+    changed, moved = augment_masks(images, masks, data, draws(400))
+    mirrored = (moved == masks.flip(-1)).all((1, 2))
+    assert 150 < mirrored.sum() < 250 and ((moved == masks).all((1, 2)) ^ mirrored).all()
+    rising = changed[:, 0, 0, -1] > changed[:, 0, 0, 0]
+    assert torch.equal(rising, ~mirrored) and (changed != images).any()
+    plain = MaskData(source="x", image=spec, background=None)
+    assert augment_masks(images, masks, plain, draws(400)) == (images, masks)
 
 
 def test_move_moves_each_image_and_fills_with_zero() -> None:

@@ -32,6 +32,18 @@ def test_only_matrices_decay(name: Any, kind: type) -> None:
     assert len(decayed["params"]) + len(kept) == len(named)
 
 
+def test_sgd_takes_its_momentum_and_a_polynomial_ends_at_the_least_rate() -> None:
+    model = models.build("bag_of_tokens", vocab_size=5, embed_dim=4)
+    rates: dict[str, Any] = {"lr": 0.1, "min_lr": 0.01, "warmup_epochs": 0}
+    train = TrainRecipe(steps=10, optimizer="sgd", momentum=0.8, schedule="polynomial", **rates)
+    optimizer = build_optimizer(model, train)
+    assert type(optimizer) is torch.optim.SGD
+    assert {group["momentum"] for group in optimizer.param_groups} == {0.8}
+    schedule = Schedule(train=train, steps_per_epoch=5)
+    for step in (0, 3, 10):
+        assert schedule.rate(step) == pytest.approx(0.01 + 0.09 * (1 - step / 10) ** 0.9)
+
+
 def test_learning_rate_has_factors_by_the_names_of_parameters() -> None:
     model = models.build("bag_of_tokens", vocab_size=5, embed_dim=4)
     train = TrainRecipe(steps=1, lr=0.1, lr_factors={"head.bias": 3, "head.*": 0.5})

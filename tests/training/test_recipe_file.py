@@ -7,7 +7,7 @@ import models
 from core.yaml import read_yaml, write_yaml
 from training.__main__ import RECIPES, main
 from training.distributed import Processes
-from training.recipe import ImageData, TextData, TokenData, entries
+from training.recipe import ImageData, MaskData, TextData, TokenData, entries
 from training.recipe_file import read_file, read_recipe
 
 FILES = sorted(RECIPES.glob("*.yaml"))
@@ -53,10 +53,29 @@ OF_TEXTS = [
     ("data.vocab_size=null", "data.vocab_size must be given where a wordpiece tokenizer"),
     ("data.tokenizer=bytes", "data.vocab_size must be given where a wordpiece tokenizer"),
     ("model.seq_len=4", "model.seq_len must be at least 12 for imdb, got 4"),
-    (f"{ATTACK}}}", "adversarial is for images only"),
+    (f"{ATTACK}}}", "adversarial is for classes of images only"),
     ("train.short_steps=2", "short_steps and short_len must be given together, got 2 and None"),
     ("train.short_steps=2;train.short_len=0", "train.short_len must be at least 1, got 0"),
     ("data.max_len=0", "data.max_len must be at least 1, got 0"),
+]
+OF_MASKS = [
+    (f"{ATTACK}}}", "adversarial is for classes of images only"),
+    (TEACHER, "distillation is for classes of images only"),
+    ("data.random_crop=true", "random_crop needs in_memory false"),
+    ("data.background=2", "data.background must be one of the 2 classes or null, got 2"),
+    ("data.flipp=true", "unknown key data.flipp; did you mean 'data.flip'?"),
+    ("model.img_size=9", "img_size must be a multiple of patch_size, got 9 and 2"),
+    ("data.image.height=12", "data.image must be what the model segmenter_tiny takes"),
+    ("data.valid=24", "valid must be from 1 to 23, got 24"),
+    ("data.valid=null", "set has no valid split, only train, test"),
+    (
+        "labels=[sky, car, road];model.num_classes=3;data.source=fashion-scenes",
+        "the classes of fashion-scenes are",
+    ),
+    ("train.short_steps=2;train.short_len=3", "train.short_steps is for sequences only"),
+    ("train.replaced=2", "train.replaced needs one class for each sample, got masks"),
+    ("train.momentum=1", "train.momentum must lie in [0, 1), got 1"),
+    ("train.power=0", "train.power must be positive, got 0"),
 ]
 OF_TOKENS = [
     ("data.valid=null", "data.valid must be given: lra-text has the splits train, test"),
@@ -77,6 +96,7 @@ OF_TOKENS = [
         *(("recipe_file", *case) for case in OF_IMAGES),
         *(("text_recipe", f"variant=transject;{given}", message) for given, message in OF_TEXTS),
         *(("token_recipe", *case) for case in OF_TOKENS),
+        *(("mask_recipe", *case) for case in OF_MASKS),
     ],
 )
 def test_bad_recipe_is_an_error_before_training(
@@ -141,6 +161,7 @@ def test_kind_of_data_follows_from_its_keys_and_fills_model_and_labels(text_reci
     for kind, path, options in (
         (TextData, text_recipe, ["variant=transject", "size=small"]),
         (ImageData, RECIPES / "fashion_mnist_dot.yaml", []),
+        (MaskData, RECIPES / "segmentation.yaml", ["variant=segmenter", "size=small"]),
         (TokenData, text_recipe, ["variant=transject", tokens, "labels=[neg, pos]"]),
     ):
         recipe = read_recipe(path, options)
@@ -203,7 +224,7 @@ def test_help_tells_what_every_entry_means(capsys: pytest.CaptureFixture[str]) -
     told = " ".join(capsys.readouterr().out.split())
     for one in (
         "train.lr peak learning rate (0.001)",
-        "train.schedule cosine|linear|constant: from the peak to `min_lr` (cosine)",
+        "train.schedule cosine|linear|polynomial|constant: From the peak to `min_lr`; polynomial",
         "data.valid samples held out; null where the task has a split of its own (null)",
         "adversarial.eps radius of the ball",
     ):

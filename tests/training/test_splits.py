@@ -4,12 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from data.errors import DataError
+from data.images import ImageSpec
 from tests.training.conftest import start
+from training.draws import Draws, source
 from training.recipe_file import read_recipe
-from training.samples import crop
+from training.samples import crop, mask_window, window
 from training.splits import Splits, open_splits
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +29,62 @@ def test_images_are_split_as_export_will_split_them(recipe_file: Path) -> None:
     (pixels,) = opened.train.batch(np.array([3, 5]))
     assert pixels.shape == (2, 1, 8, 8) and opened.train.lengths is None
     assert opened.digest() == splits(recipe_file).digest() != splits(recipe_file, "seed=1").digest()
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_masks_are_the_targets_of_their_images(mask_recipe: Path, in_memory: bool) -> None:
+    opened = splits(mask_recipe, f"data.in_memory={in_memory}")
+    assert (len(opened.train), len(opened.valid), len(opened.test)) == (16, 8, 12)
+    indices = np.array([3, 0])
+    (pixels,), masks = opened.train.batch(indices), opened.train.targets(indices)
+    assert masks.dtype == torch.int64 and (masks == 255).sum((1, 2)).tolist() == [1, 1]
+    assert torch.equal(pixels[:, 0][masks != 255] >= 150, masks[masks != 255] == 1)
+    assert opened.digest() == splits(mask_recipe, f"data.in_memory={in_memory}").digest()
+    other = splits(mask_recipe, f"data.in_memory={in_memory}", "seed=1")
+    assert opened.digest() != other.digest()
+
+
+def test_random_windows_cut_masks_as_their_images(mask_recipe: Path) -> None:
+    opened = splits(mask_recipe, "data.in_memory=false", "data.random_crop=true")
+    images, same = (Draws(source(0, "decode", 0), 16) for _ in range(2))
+    (pixels,) = opened.train.batch(np.arange(16), images)
+    masks = opened.train.targets(np.arange(16), same)
+    assert pixels.shape == (16, 1, 8, 8) and masks.shape == (16, 8, 8)
+    inside = masks != 255
+    assert 0.4 < inside.float().mean() < 0.95  # small images leave room
+    right = (pixels[:, 0][inside] >= 125) == (masks[inside] == 1)
+    assert right.float().mean() > 0.9  # but at borders, where pixels are mixed
+
+
+@pytest.mark.parametrize("size", [(30, 20), (20, 30), (7, 5)])
+def test_a_window_lies_inside_its_image_or_has_black_behind_its_edges(
+    size: tuple[int, int],
+) -> None:
+    spec = ImageSpec(channels=1, height=10, width=10)
+    image, mask = Image.new("L", size, 200), np.ones(size[::-1], np.uint8)
+    for part in ([0.999, 0.999, 0.999], [0.999, 0.0, 0.0], [0.34, 0.5, 0.5]):  # at least 1 : 1
+        assert (window(image, part, spec) == 200).all()
+        assert (mask_window(mask, part, spec) == 1).all()
+    pixels, classes = window(image, [0.0, 0.5, 0.5], spec), mask_window(mask, [0.0, 0.5, 0.5], spec)
+    assert np.array_equal(pixels[0] == 0, classes == 255) and (classes == 255).any()
+    assert (pixels[0, :5, :5] == 200).all()
+
+
+@pytest.mark.parametrize(
+    ("pixels", "message"),
+    [
+        (np.full((8, 8), 7), "masks/03.png, row 0, column 0: 7 is no class"),
+        (np.zeros((8, 9)), "masks/03.png must have the size of its image, 8 x 8, got 9 x 8"),
+    ],
+)
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_broken_masks_end_training_before_its_first_step(
+    mask_recipe: Path, in_memory: bool, pixels: np.ndarray, message: str
+) -> None:
+    path = mask_recipe.parent / "set" / "train" / "masks" / "03.png"
+    Image.fromarray(pixels.astype(np.uint8)).save(path)
+    with pytest.raises(DataError, match=message):
+        start(mask_recipe, "run", f"data.in_memory={in_memory}")
 
 
 def test_tokenizer_learns_from_the_training_texts_alone(text_recipe: Path, imdb: Path) -> None:

@@ -3,8 +3,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from training.samples import StoredImages
-from training.tasks import Classification
+from data.sets import IGNORED
+from training.samples import StoredImages, StoredMasks
+from training.tasks import Classification, Segmentation
 
 
 def samples(labels: list[int]) -> StoredImages:
@@ -39,3 +40,62 @@ def test_best_weights_are_those_of_the_accuracy_under_attack_or_of_the_loss() ->
 def test_floor_answers_the_commonest_class_of_the_training_split() -> None:
     train, test = samples([0, 0, 1, 1, 1]), samples([1, 0, 0, 0])
     assert Classification(2).floor(train, test) == {"majority_accuracy": 0.25}
+
+
+def scenes() -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits of five images and their masks, with pixels of no class and a class that is absent."""
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(5, 4, 6, 7, generator=generator)
+    targets = torch.randint(0, 3, (5, 6, 7), generator=generator)
+    return logits, targets.masked_fill(torch.rand(5, 6, 7, generator=generator) < 0.2, IGNORED)
+
+
+def test_figures_of_masks_are_those_of_all_pixels_together() -> None:
+    logits, targets = scenes()
+    task = Segmentation(4, background=0)
+    parts = zip(logits.split(2), targets.split(2), strict=True)
+    figures = task.figures(sum((task.sums(*part) for part in parts), task.zeros))
+    told = [
+        (int(t), int(p))
+        for t, p in zip(targets.flatten(), logits.argmax(1).flatten(), strict=True)
+        if t != IGNORED
+    ]
+    iou, recall = [], []
+    for k in range(4):
+        both = sum(t == p == k for t, p in told)
+        iou.append(both / sum(k in pair for pair in told))
+        recall += [both / count] if (count := sum(t == k for t, _ in told)) else []
+    expected = {
+        "accuracy": sum(t == p for t, p in told) / len(told),
+        "loss": float(F.cross_entropy(logits, targets, ignore_index=IGNORED)),
+        "mean_class_accuracy": sum(recall) / 3,
+        "mean_iou": sum(iou) / 4,
+        "item_mean_iou": sum(iou[1:]) / 3,
+    }
+    assert figures == pytest.approx(expected)
+    assert float(task.loss(logits, targets)) == pytest.approx(expected["loss"])
+    assert "item_mean_iou" not in Segmentation(4).figures(task.sums(logits, targets))
+    assert task.score(figures, "accuracy") == figures["mean_iou"]
+    assert task.score(figures, "loss") == -figures["loss"]
+
+
+def test_a_class_that_neither_occurs_nor_is_predicted_has_no_part_in_the_mean() -> None:
+    logits, targets = scenes()
+    logits[:, 3] = -100.0
+    figures = Segmentation(4).figures(Segmentation(4).sums(logits, targets))
+    same = Segmentation(3).figures(Segmentation(3).sums(logits[:, :3], targets))
+    assert figures["mean_iou"] == pytest.approx(same["mean_iou"])
+
+
+def test_masks_without_any_class_give_no_loss_and_no_gradient() -> None:
+    logits = torch.randn(2, 3, 4, 4, requires_grad=True)
+    loss = Segmentation(3).loss(logits, torch.full((2, 4, 4), IGNORED))
+    loss.backward()
+    assert loss == 0 and logits.grad is not None and (logits.grad == 0).all()
+
+
+def test_floor_of_masks_answers_the_commonest_class_of_all_training_pixels() -> None:
+    pixels = np.zeros((1, 1, 2, 3), np.uint8)
+    train = StoredMasks(pixels, np.array([[[0, 1, 1], [IGNORED] * 3]], np.uint8))
+    test = StoredMasks(pixels, np.array([[[1, 0, 0], [0, IGNORED, IGNORED]]], np.uint8))
+    assert Segmentation(2).floor(train, test) == {"majority_accuracy": 0.25}

@@ -14,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import models
 from data.token_set import Ragged, TokenSet
 from models.checkpoints import save_weights
 from tests.training.conftest import start
@@ -59,6 +60,30 @@ def test_run_learns_and_records_what_came_out(
     assert "already holds a run" in capsys.readouterr().err
     under_a_file = str(recipe_file / "run")
     assert main(["fit", str(recipe_file), "--output", under_a_file]) == 2
+
+
+def test_segmenter_learns_to_find_squares(mask_recipe: Path) -> None:
+    metrics = start(mask_recipe, "run", "train.epochs=40", "data.flip=true").run()
+    assert metrics["train_samples"] == 16 and metrics["test_item_mean_iou"] > 0.4
+    assert metrics["test_accuracy"] > metrics["majority_accuracy"] > 0.7
+    lazy = ["data.in_memory=false", "data.random_crop=true", "train.epochs=1"]
+    metrics = start(mask_recipe, "lazy", *lazy).run()
+    assert "test_mean_iou" in metrics and "majority_accuracy" not in metrics
+
+
+def test_segmenter_starts_from_a_classifier_or_from_its_own_weights(mask_recipe: Path) -> None:
+    folder, key = mask_recipe.parent, "blocks.1.attn.qkv.weight"
+    sizes = {"img_size": 16, "patch_size": 2, "in_chans": 1, "embed_dim": 16, "num_heads": 2}
+    first = models.build("deit_tiny", depth=2, mlp_ratio=2.0, num_classes=7, **sizes)
+    save_weights(first, folder / "deit.safetensors")
+    torch.save({"model": first.state_dict()}, folder / "deit.pth")
+    for name in ("deit.safetensors", "deit.pth"):
+        model = start(mask_recipe, f"from {name}", f"init={folder / name}").model
+        assert torch.equal(model.state_dict()[f"encoder.{key}"], first.state_dict()[key])
+    save_weights(model, folder / "own.safetensors")
+    again = start(mask_recipe, "again", "seed=1", f"init={folder / 'own.safetensors'}").model
+    own = model.state_dict()
+    assert all(torch.equal(value, own[name]) for name, value in again.state_dict().items())
 
 
 def test_average_and_bf16_learn_too_in_a_number_of_steps(recipe_file: Path) -> None:
