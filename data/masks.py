@@ -79,9 +79,10 @@ def _open_folder(
 
 
 def _open_known(name: str, split: str, label_names: Sequence[str] | None) -> MaskSet:
-    folder, own = data_folder(name), KNOWN_MASKS[name]
+    own = KNOWN_MASKS[name]
     if label_names is not None and list(map(normalize, label_names)) != list(map(normalize, own)):
         raise DataError(f"the classes of {name} are {own}, got {list(label_names)}")
+    folder = data_folder(name)
     if name == "fashion-scenes":
         return open_scenes(folder, _photos(folder), split, own)
     for part in _FOLDERS:
