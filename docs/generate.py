@@ -1,8 +1,8 @@
 """`python -m docs.generate`: write the pages that are made from code and records.
 
-`reference/settings.md` comes from the service's settings, `benchmarks.md`, `images/proofs.svg` and
-`images/scaling-*.svg` from the records in `benchmarks/results`. A test compares them with what lies
-here.
+`reference/settings.md` comes from the service's settings, `benchmarks.md`, `images/proofs.svg`,
+`images/severity.svg` and `images/scaling-*.svg` from the records in `benchmarks/results`. A test
+compares them with what lies here.
 """
 
 import json
@@ -13,12 +13,13 @@ from typing import Any
 
 from benchmarks.complexity import AIMS
 from core.tables import markdown_table
-from docs import attention_costs, proved_texts
+from docs import attention_costs, compared_attentions, proved_texts
 from service.settings import table
 
 DOCS = Path(__file__).parent
 RECORDS = DOCS.parent / "benchmarks" / "results"
 _TABLES = {
+    "attention_comparison": compared_attentions.comparison_table,
     "attention_scaling": attention_costs.scaling_table,
     "robust_attentions": attention_costs.robust_table,
 }
@@ -49,7 +50,15 @@ def pages() -> dict[str, str]:
         "benchmarks.md": benchmarks_page(),
         "images/proofs.svg": proved_texts.curves(_rows(RECORDS / "proofs.jsonl")),
         **attention_costs.pictures(_rows(RECORDS / "attention_scaling.jsonl")),
+        **_severities(),
     }
+
+
+def _severities() -> dict[str, str]:
+    path = RECORDS / "attention_comparison.jsonl"
+    if not path.is_file():
+        return {}
+    return {compared_attentions.PICTURE: compared_attentions.severity_picture(_rows(path))}
 
 
 def settings_page() -> str:
@@ -77,7 +86,9 @@ def _section(path: Path) -> str:
     rows = _rows(path)
     families = [row for row in rows if "figures" in row]
     rows = [row for row in rows if row not in families]
-    shown = [row for row in rows if row["target"] is not None or row["unit"] == "ratio"] or rows
+    shown = [row for row in rows if row["target"] is not None or row["unit"] == "ratio"]
+    if not shown and path.stem not in _TABLES:
+        shown = rows
     measured_on = {_measured_on(row) for row in families + rows}
     columns = ("case", "measured", "spread", "target", "met", "samples")
     parts = [f"## {path.stem}", "; ".join(sorted(measured_on))]
@@ -91,7 +102,9 @@ def _section(path: Path) -> str:
         parts += [_PROVED_IMAGES, brackets]
     if pairs := _pairs(rows):
         return "\n\n".join([*parts, _BOTH, pairs]) + "\n"
-    return "\n\n".join([*parts, markdown_table(columns, [_cells(row) for row in shown])]) + "\n"
+    if shown:
+        parts.append(markdown_table(columns, [_cells(row) for row in shown]))
+    return "\n\n".join(parts) + "\n"
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
