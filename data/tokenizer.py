@@ -19,7 +19,7 @@ from data.sets import TextSet
 from data.token_set import Ragged, TokenSet
 
 PAD, UNKNOWN = "[PAD]", "[UNK]"
-_PAD_NAMES = (PAD, "<pad>", "<|padding|>", "<|endoftext|>")
+_PAD_NAMES = (PAD, "<pad>", "<|padding|>", "<|endoftext|>", "<eos>")
 _HTML_BREAK = r"<br\s*/?>"
 _LONGEST_WORD = 100
 

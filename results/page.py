@@ -5,25 +5,27 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from core.percent import hundredths
-from core.stats import wilson
 from core.tables import markdown_table
 from results import isomap
+from results.headlines import headline_of
 from results.inside_page import ABOUT, picture, picture_name, section
 
 _HEAD = """# Results
 
 Written by `./assay results collect` from the records in [`results/`](results); do not edit it.
-Accuracies in percent on the test split, which no run has seen before its end. The interval is
-Wilson's at 95 %: what the number of test samples alone leaves open, not what another seed changes.
+Figures are of the test split, which no run has seen before its end, accuracies in percent. Their
+interval is Wilson's at 95 %: what the number of test samples alone leaves open, not what another
+seed changes.
 A size other than `full` is a recipe scaled down (`size=`): its figures say nothing about the models
 of the papers. After it stands what a run did otherwise than its recipe says today. A `+` behind a
 commit: a file was changed since. Run time: training and validation, over all sessions. Waiting: the
 share of the time of training that the model waited for data.
 """
+_USUAL = {"estimator": "difference", "scaling": "max", "causal_metric": "prefix"}
 _PART = "a part, not the whole split"
 _IOU = "test_mean_iou"
 _COLUMNS = (
-    "model", "size", "seed", "parameters", "trained on", "n", "accuracy", "95 % interval",
+    "model", "size", "seed", "parameters", "trained on", "n", "", "95 % interval",
     "paper", "run time", "on", "steps/s", "waiting", "commit",
 )  # fmt: skip
 
@@ -59,8 +61,14 @@ def _by_source(records: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[s
     found: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         if record["kind"] != "evaluation":
-            found.setdefault(record["recipe"]["data"]["source"], []).append(record)
+            found.setdefault(_data(record["recipe"]), []).append(record)
     return sorted(found.items())
+
+
+def _data(recipe: dict[str, Any]) -> str:
+    """The data of a recipe; of a language model, also what its tokens are."""
+    data = recipe["data"]
+    return f"{data['source']}-{data['tokenizer']}" if "context" in data else data["source"]
 
 
 def _of(records: Sequence[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -93,16 +101,19 @@ def _accuracies(runs: list[dict[str, Any]], papers: dict[str, Any]) -> list[str]
     for run in sorted(runs, key=_place):
         groups.setdefault((*_place(run)[:2], *run["changes"]), []).append(run)
     rows = [row for group in groups.values() for row in _rows(group, papers)]
-    return [*lines, "", markdown_table(_COLUMNS, [*_majority(runs), *rows]), ""]
+    columns = [column or headline_of(runs[0]["metrics"]).title for column in _COLUMNS]
+    return [*lines, "", markdown_table(columns, [*_floor(runs), *rows]), ""]
 
 
-def _majority(runs: list[dict[str, Any]]) -> list[list[str]]:
-    """A row for always answering the commonest class, where a run says what that gives."""
-    for metrics in (run["metrics"] for run in runs if "majority_accuracy" in run["metrics"]):
-        count, accuracy = metrics["test_samples"], metrics["majority_accuracy"]
-        interval = _interval(wilson(round(accuracy * count), count))
-        figures = [f"{count:,}", f"{100 * accuracy:.2f}", "" if _IOU in metrics else interval]
-        return [["majority class", *[""] * 4, *figures, *[""] * 6]]
+def _floor(runs: list[dict[str, Any]]) -> list[list[str]]:
+    """A row for what reads no input, such as the commonest class, where a run knows it."""
+    for metrics in (run["metrics"] for run in runs):
+        headline = headline_of(metrics)
+        if headline.floor and headline.floor[0] in metrics:
+            key, name = headline.floor
+            count, value = metrics["test_samples"], metrics[key]
+            figures = [f"{count:,}", headline.shown(value), headline.bounds(value, count)]
+            return [[name, *[""] * 4, *figures, *[""] * 6]]
     return []
 
 
@@ -156,7 +167,8 @@ def _rows(runs: list[dict[str, Any]], papers: dict[str, Any]) -> list[list[str]]
     """A row for each seed, and one for their mean where there are several."""
     rows = [_row(run, papers) for run in runs]
     if len(runs) > 1:
-        figures = [100 * run["metrics"]["test_accuracy"] for run in runs]
+        headline = headline_of(runs[0]["metrics"])
+        figures = [headline.number(headline.of(run["metrics"])) for run in runs]
         mean = f"{statistics.mean(figures):.2f} ± {statistics.stdev(figures):.2f}"
         first, seeds = rows[0], f"mean of {len(runs)}, ± s.d."
         rows.append([*first[:2], seeds, *first[3:6], mean, "", first[8], *[""] * 5])
@@ -165,7 +177,7 @@ def _rows(runs: list[dict[str, Any]], papers: dict[str, Any]) -> list[list[str]]
 
 def _row(run: dict[str, Any], papers: dict[str, Any]) -> list[str]:
     recipe, metrics = run["recipe"], run["metrics"]
-    count, accuracy = metrics["test_samples"], metrics["test_accuracy"]
+    headline, count = headline_of(metrics), metrics["test_samples"]
     paper = papers.get(_known_as(recipe["model"])) if recipe["adversarial"] is None else None
     device, threads = (metrics["environment"][key] for key in ("device", "threads"))
     on = f"{threads} thread{'s' * (threads != '1')}" if device == "cpu" else device
@@ -176,10 +188,9 @@ def _row(run: dict[str, Any], papers: dict[str, Any]) -> list[str]:
         f"{metrics['parameters'] / 1e6:.2f} M",
         f"{metrics['train_samples']:,}",
         f"{count:,}",
-        f"{100 * accuracy:.2f}",
-        # The pixels of an image are no samples of their own.
-        "" if _IOU in metrics else _interval(wilson(round(accuracy * count), count)),
-        "" if paper is None else _percent(paper),
+        headline.shown(headline.of(metrics)),
+        headline.bounds(headline.of(metrics), count),
+        "" if paper is None else headline.of_papers(paper),
         f"{metrics['seconds'] / 60:.1f} min",
         on,
         f"{run['rate']['steps_per_second']:.2f}",
@@ -189,9 +200,16 @@ def _row(run: dict[str, Any], papers: dict[str, Any]) -> list[str]:
 
 
 def _known_as(model: dict[str, Any]) -> str:
-    """What the papers' tables call a model: after its attention, where its name does not say it."""
+    """What the papers' tables call a model: after its attention, where its name does not say it.
+
+    Behind it stand options of the metric that are not the usual ones.
+    """
     name, attention = model["name"], model.get("attention", "dot")
-    return name if attention == "dot" or name.endswith(attention) else attention
+    known = name if attention == "dot" or name.endswith(attention) else attention
+    options = model.get("attention_options", {})
+    given = ((key, options.get(key, usual), usual) for key, usual in _USUAL.items())
+    others = (f"{key}={value}" for key, value, usual in given if value != usual)
+    return " ".join([known, *others]) if known != attention and attention != "dot" else known
 
 
 def _commits(sessions: list[dict[str, Any]]) -> str:

@@ -23,6 +23,7 @@ class ImageData:
     """Images to read, and how the training images are changed."""
 
     task: ClassVar[str] = "classification"  # see `training.tasks`
+    labeled: ClassVar[bool] = True  # whether there are classes
 
     source: str  # folder, file, hf:NAME or known name, see docs/reference/data.md
     valid: int  # images held out of the training split for validation
@@ -71,6 +72,7 @@ class MaskData:
     """Images with the class of every pixel, and how the training images are changed."""
 
     task: ClassVar[str] = "segmentation"
+    labeled: ClassVar[bool] = True
 
     source: str  # folder or known name, see docs/reference/data.md
     image: ImageSpec  # what the model takes
@@ -100,6 +102,7 @@ class TextData:
     """Texts to read."""
 
     task: ClassVar[str] = "classification"
+    labeled: ClassVar[bool] = True
 
     source: str  # folder, file, hf:NAME or known name, see docs/reference/data.md
     valid: int  # texts held out of the training split for validation
@@ -128,6 +131,7 @@ class TokenData:
     """A task of the Long Range Arena."""
 
     task: ClassVar[str] = "classification"
+    labeled: ClassVar[bool] = True
 
     source: str  # name of the task, see docs/reference/data.md
     valid: int | None = None  # samples held out; None where the task has a split of its own
@@ -144,7 +148,50 @@ class TokenData:
         check_at_least(self, 0, "workers")
 
 
-DataRecipe = ImageData | MaskData | TextData | TokenData
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageData:
+    """Texts whose next tokens a model predicts, cut into segments of `context` tokens."""
+
+    task: ClassVar[str] = "language"
+    labeled: ClassVar[bool] = False
+    bucket: ClassVar[bool] = False
+
+    source: str  # folder, zip, file, hf:NAME or known name, see docs/reference/data.md
+    context: int  # tokens of a segment: no prediction sees more
+    # Of each segment, validation and test score so many of the last tokens, so that each has at
+    # least context - stride tokens before it; null scores all, the first with none.
+    stride: int | None = None
+    # Documents held out of all for the test, and out of the rest for validation; null where the
+    # source has such a split of its own.
+    test: int | None = None
+    valid: int | None = None
+    # "words" makes a vocabulary of the training split; "bytes", a file or hf:NAME takes another one
+    tokenizer: str = "words"
+    vocab_size: int | None = None  # words kept, the commonest; null keeps all
+    raw: bool = False  # text as written: lower its case, and take marks as words
+    workers: int = 0  # processes that prepare batches ahead of the model; 0 does it in its own
+
+    def __post_init__(self) -> None:
+        """Check every rule, naming the field and the value received."""
+        check_types(self)
+        check_at_least(self, 1, "context", "stride", "test", "valid")
+        check_at_least(self, 0, "workers")
+        check_at_least(self, 3, "vocab_size")
+        if self.stride is not None and self.stride > self.context:
+            raise ValueError(f"stride must be at most context {self.context}, got {self.stride}")
+        if self.tokenizer != "words" and (self.raw or self.vocab_size is not None):
+            raise ValueError(
+                "raw and vocab_size are for a vocabulary of words, got tokenizer "
+                f"{self.tokenizer!r}"
+            )
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether the tokens are bytes."""
+        return self.tokenizer == "bytes"
+
+
+DataRecipe = ImageData | MaskData | TextData | TokenData | LanguageData
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +325,7 @@ class Recipe:
     seed: int = 0  # of weights, order, augmentation and the validation split
     variant: str | None = None  # which of a recipe file's variants this is
     size: str | None = None  # which of a recipe file's sizes this is; None is the full one
-    labels: list[str]  # names of the classes in order of index
+    labels: list[str]  # names of the classes in order of index; none where there are no classes
     model: dict[str, Any]  # its name and config fields, such as model.depth=3; see models/
     data: DataRecipe  # what to learn from
     train: TrainRecipe  # how
@@ -292,11 +339,7 @@ class Recipe:
         """Check every rule, and what concerns several sections."""
         check_types(self)
         check_at_least(self, 0, "seed")
-        if len(self.labels) != self.model["num_classes"]:
-            raise ValueError(
-                f"labels must name every class of the model: {len(self.labels)} labels, "
-                f"num_classes={self.model['num_classes']}"
-            )
+        self._check_labels()
         self._check_replaced()
         if isinstance(self.data, MaskData):
             self._check_masks(self.data)
@@ -313,6 +356,20 @@ class Recipe:
                 raise ValueError(
                     f"{section} is for classes of images only, got data of {self.data.source}"
                 )
+
+    def _check_labels(self) -> None:
+        if self.data.labeled != ("num_classes" in self.model):
+            given = "classes" if self.data.labeled else "text without classes"
+            raise ValueError(
+                f"model must answer what data holds, got {self.model['name']} for {given} "
+                f"of {self.data.source}"
+            )
+        classes = self.model.get("num_classes", 0)
+        if len(self.labels) != classes:
+            raise ValueError(
+                f"labels must name every class of the model: {len(self.labels)} labels, "
+                f"num_classes={classes}"
+            )
 
     def _check_masks(self, data: MaskData) -> None:
         if self.train.short_steps:
@@ -380,6 +437,7 @@ def entries() -> Iterator[tuple[str, dict[str, str]]]:
         (ImageSpec, "data.image.", "the model's input"),
         (TextData, "data.", "data: texts"),
         (TokenData, "data.", "data: a task of the Long Range Arena"),
+        (LanguageData, "data.", "data: texts for a language model"),
         (TrainRecipe, "train.", "training"),
         (DistillationRecipe, "distillation.", "distillation; null without this section"),
         (AdversarialRecipe, "adversarial.", "adversarial training; null without this section"),

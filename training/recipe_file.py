@@ -31,6 +31,7 @@ from training.recipe import (
     DataRecipe,
     DistillationRecipe,
     ImageData,
+    LanguageData,
     MaskData,
     Recipe,
     TextData,
@@ -112,27 +113,30 @@ def _resolved(content: dict[str, Any]) -> Recipe:
     except TypeError as error:
         raise ValueError(f"model holds a value of a wrong type: {error}") from None
     if "labels" not in content:
-        content["labels"] = _known_labels(content["data"].source)
+        data = content["data"]
+        content["labels"] = _known_labels(data.source) if data.labeled else []
     return _make(Recipe, content, "")
 
 
 def _data(values: dict[str, Any]) -> DataRecipe:
-    """An image's size makes images of the data, a tokenizer texts; the rest are token tasks.
+    """What kind of data it is, by the entries that it alone must have.
 
     Of images with masks the recipe says which class is the background, if any.
     """
     if "image" in values:
         values = values | {"image": _make(ImageSpec, _section(values, "image"), "data.image.")}
         return _make(MaskData if "background" in values else ImageData, values, "data.")
+    if "context" in values:
+        return _make(LanguageData, values, "data.")
     is_text = "tokenizer" in values or "vocab_size" in values
     return _make(TextData if is_text else TokenData, values, "data.")
 
 
 def _lengths(data: DataRecipe) -> dict[str, int]:
     """What the data says of the model's input, where the model does not say it itself."""
-    names = {"max_len": "seq_len", "vocab_size": "vocab_size"}
-    lengths = {name: getattr(data, key, None) for key, name in names.items()}
-    return {name: length for name, length in lengths.items() if length is not None}
+    names = {"max_len": "seq_len", "context": "seq_len", "vocab_size": "vocab_size"}
+    given = ((name, getattr(data, key, None)) for key, name in names.items())
+    return {name: length for name, length in given if length is not None}
 
 
 def _known_labels(source: str) -> list[str]:

@@ -1,5 +1,6 @@
 """The samples of a split, batch by batch, as a model takes them."""
 
+import copy
 import dataclasses
 import hashlib
 import math
@@ -17,6 +18,10 @@ from data.sets import IGNORED, ImageSet, MaskSet
 from data.token_set import TokenSet
 from training.draws import Draws
 
+UNSCORED = -100
+"""The target of a token that counts in no loss and no figure."""
+_NUMBERS = 1 << 24
+"""Logits that an evaluation of a language model computes at a time, at most."""
 _CROPPED_AREA = 0.08
 """Least share of an image that a random crop keeps."""
 _SCALES = (0.5, 2.0)
@@ -181,6 +186,59 @@ class Sequences(Samples):
     def digest(self) -> str:
         """The sha256 of all tokens and labels."""
         return self._tokens.digest()
+
+
+class Segments(Samples):
+    """A text cut into segments, of which each token but the first is predicted once.
+
+    Args:
+        stream: (T,) tokens of any integer type, T > context.
+        context: tokens of a segment, N.
+        stride: tokens from one segment to the next, at most N; what segments share is predicted in
+            the first of them. The last segment ends where the text does, unless some of it may be
+            left out.
+        vocab_size: of the tokens.
+        whole: predict the last tokens, too, where they fill no segment.
+    """
+
+    def __init__(
+        self, stream: np.ndarray, *, context: int, stride: int, vocab_size: int, whole: bool
+    ) -> None:
+        self.stream, self.vocab_size, self.context = stream, vocab_size, context
+        last = len(stream) - 1 - context
+        starts = np.arange(0, last + 1, stride)
+        if whole and starts[-1] < last:
+            starts = np.append(starts, last)
+        # `labels` are where segments start; `targets` are of the stream.
+        self.labels, self._seen = starts, np.concatenate(([0], starts[:-1] + context))
+        self.most = max(1, _NUMBERS // (context * max(vocab_size, 8 * context)))
+
+    def take(self, indices: np.ndarray) -> "Segments":
+        """Some of the segments, which predict what they did."""
+        taken = copy.copy(self)
+        taken.labels, taken._seen = self.labels[indices], self._seen[indices]
+        return taken
+
+    def batch(self, indices: np.ndarray, draws: Draws | None = None) -> tuple[Tensor, ...]:
+        """The tokens (B, N) int64, alone."""
+        return (self._read(self.labels[indices]),)
+
+    def targets(self, indices: np.ndarray, draws: Draws | None = None) -> Tensor:
+        """The token after each, (B, N) int64; -100 where an earlier segment has predicted it."""
+        starts = self.labels[indices]
+        places = torch.from_numpy(starts[:, None] + np.arange(self.context))
+        again = places < torch.from_numpy(self._seen[indices])[:, None]
+        return self._read(starts + 1).masked_fill(again, UNSCORED)
+
+    def _read(self, starts: np.ndarray) -> Tensor:
+        places = starts[:, None] + np.arange(self.context)
+        return torch.from_numpy(self.stream[places].astype(np.int64))
+
+    def digest(self) -> str:
+        """The sha256 of the tokens and of where segments start."""
+        state = hashlib.sha256(self.stream.astype("<i4").tobytes())
+        state.update(self.labels.astype("<i8").tobytes())
+        return state.hexdigest()
 
 
 def to_model(inputs: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, ...]:

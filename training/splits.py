@@ -20,7 +20,8 @@ from data.splits import split_indices
 from data.token_set import Ragged, TokenSet
 from data.tokenizer import TextTokenizer, load_tokenizer, tokenize, train_wordpiece
 from training.distributed import Processes
-from training.recipe import ImageData, MaskData, Recipe, TextData, TokenData
+from training.language import open_segments
+from training.recipe import ImageData, LanguageData, MaskData, Recipe, TextData, TokenData
 from training.samples import (
     ReadImages,
     ReadMasks,
@@ -59,6 +60,9 @@ def open_splits(recipe: Recipe, tokenizer: Path, *, progress: bool = False) -> S
         ValueError: the data is missing or broken, has no test split of its own, has no labels, has
             other classes than the recipe or is too long or too wide for the model.
     """
+    if isinstance(recipe.data, LanguageData):
+        segments, own, description = open_segments(recipe, recipe.data, tokenizer)
+        return Splits(**segments, description=description, tokenizer=own)
     if isinstance(recipe.data, ImageData | MaskData):
         _check_image(recipe, recipe.data)
     train, test = _open(recipe, "train"), _open(recipe, "test")
@@ -95,6 +99,9 @@ def open_test(recipe: Recipe, tokenizer: Path, *, count: int | None) -> Samples:
     Raises:
         ValueError: see `open_splits`.
     """
+    if isinstance(recipe.data, LanguageData):
+        segments = open_segments(recipe, recipe.data, tokenizer)[0]["test"]
+        return segments.take(some(len(segments), count))
     found = _open(recipe, "test")
     own = load_tokenizer(tokenizer) if isinstance(recipe.data, TextData) else None
     return _samples(recipe, found.take(some(len(found), count)), own, "test")

@@ -90,7 +90,9 @@ class Stepper:
             images, targets = augment_masks(inputs[0], targets, data, self._draws("augment", step))
             inputs = (images,)
         elif step < self._recipe.train.short_steps:
-            inputs = tuple(each[..., : self._recipe.train.short_len] for each in inputs)
+            length = self._recipe.train.short_len
+            inputs = tuple(each[..., :length] for each in inputs)
+            targets = targets[..., :length] if targets.dim() > 1 else targets
         noise = None
         if self._recipe.adversarial:
             noise = self._draws("attack", step).uniform(*inputs[0].shape[1:])

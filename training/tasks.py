@@ -3,6 +3,7 @@
 A recipe has its task from its data: `data.task` names it.
 """
 
+import math
 from abc import ABC, abstractmethod
 from typing import Self
 
@@ -12,8 +13,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from data.sets import IGNORED
-from training.recipe import MaskData, Recipe
-from training.samples import Samples, StoredMasks
+from training.recipe import LanguageData, MaskData, Recipe
+from training.samples import UNSCORED, Samples, Segments, StoredMasks
+
+_LARGEST = 700.0
+"""A loss whose exponential is still a number."""
 
 
 class Task(ABC):
@@ -205,9 +209,66 @@ def confusion(predicted: Tensor, targets: Tensor, num_classes: int) -> Tensor:
     return torch.bincount(pairs, minlength=num_classes**2).view(num_classes, -1)
 
 
+class Language(Task):
+    """The next token of each: logits (B, N, V), targets (B, N) int64, of which some are ignored.
+
+    Args:
+        characters: whether tokens are characters.
+        label_smoothing: share of a target that the loss spreads over all tokens.
+    """
+
+    def __init__(self, *, characters: bool, label_smoothing: float = 0.0) -> None:
+        self._characters, self._label_smoothing = characters, label_smoothing
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Self:
+        """See `Task.of`."""
+        characters = isinstance(recipe.data, LanguageData) and recipe.data.is_bytes
+        return cls(characters=characters, label_smoothing=recipe.train.label_smoothing)
+
+    @property
+    def zeros(self) -> Tensor:
+        """Zeros (3,)."""
+        return torch.zeros(3, dtype=torch.float64)
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The mean cross-entropy of the tokens, in nats, with label smoothing."""
+        options = {"label_smoothing": self._label_smoothing, "ignore_index": UNSCORED}
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), **options)
+
+    def sums(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Number right, sum of the negative log-likelihoods, number: (3,)."""
+        counted = targets != UNSCORED
+        logits, targets = logits[counted].float(), targets[counted]
+        loss = F.cross_entropy(logits, targets, reduction="none").double().sum()
+        right = (logits.argmax(-1) == targets).sum()
+        return torch.stack((right, loss, loss.new_tensor(len(targets)))).double().cpu()
+
+    def figures(self, sums: Tensor) -> dict[str, float]:
+        """`accuracy`, `loss` in nats, `perplexity` and `tokens`; `bits_per_character` of bytes."""
+        right, loss = (sums[:2] / sums[2]).tolist()
+        figures = {"accuracy": right, "loss": loss, "perplexity": _exp(loss)}
+        bits = {"bits_per_character": loss / math.log(2)} if self._characters else {}
+        return figures | bits | {"tokens": float(sums[2])}
+
+    def floor(self, train: Samples, test: Samples) -> dict[str, float]:
+        """`unigram_perplexity`: of how often each token is in the training split, plus one."""
+        if not isinstance(train, Segments) or not isinstance(test, Segments):
+            return {}
+        counts = np.bincount(train.stream, minlength=train.vocab_size) + 1.0
+        losses = np.log(counts.sum()) - np.log(counts)
+        return {"unigram_perplexity": _exp(float(losses[test.stream[1:]].mean()))}
+
+
+def _exp(loss: float) -> float:
+    """The exponential of a loss; of one that has run away, infinity."""
+    return math.exp(loss) if loss < _LARGEST else math.inf
+
+
 TASKS: dict[str, type[Task]] = {
     "classification": Classification,
     "segmentation": Segmentation,
+    "language": Language,
 }
 """By the name that a recipe's data gives."""
 

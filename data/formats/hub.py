@@ -23,6 +23,31 @@ def hub_files(name: str, split: str) -> list[Path]:
     return files
 
 
+def hub_folder(name: str) -> Path:
+    """Fetch a data set, `OWNER/NAME` or `OWNER/NAME/FOLDER`; cached files are not fetched again.
+
+    Returns:
+        Its folder in the cache, or that folder within.
+
+    Raises:
+        DataError: it cannot be had, or the folder holds neither parquet nor text files.
+    """
+    owner, _, rest = name.partition("/")
+    repository, _, folder = rest.partition("/")
+    within = f"{folder}/" if folder else ""
+    wanted = [f"{within}*.{ending}" for ending in ("parquet", "txt", "zip")]
+    try:
+        got = _hub().snapshot_download(
+            f"{owner}/{repository}", repo_type="dataset", allow_patterns=wanted
+        )
+    except (OSError, ValueError) as error:
+        raise DataError(f"hf:{name} cannot be had: {error}") from error
+    path = Path(got) / folder
+    if not path.is_dir() or not any(path.iterdir()):
+        raise DataError(f"hf:{name} holds no text: name its folder, as in hf:OWNER/NAME/FOLDER")
+    return path
+
+
 def hub_file(name: str, file: str) -> Path:
     """Fetch one file of a model; a cached one is not fetched again.
 

@@ -114,15 +114,31 @@ def _image_bytes(path: PurePath, table: pa.Table) -> pa.ChunkedArray:
     return column
 
 
+def read_texts(path: Path) -> list[str]:
+    """The texts of one file, which may be of blanks only, as lines of a document are.
+
+    Raises:
+        DataError: not a parquet file, no such column, or a row without text.
+    """
+    return _strings(path, _read([path], "text")[path])
+
+
 def _texts(path: PurePath, table: pa.Table) -> list[str]:
+    texts = _strings(path, table)
+    for row, text in enumerate(texts):
+        if not text.strip():
+            raise DataError(f"{path.name}: row {row} holds no text")
+    return texts
+
+
+def _strings(path: PurePath, table: pa.Table) -> list[str]:
     column = table.column("text")
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         raise DataError(f"{path.name}: the column 'text' must hold strings, got {column.type}")
-    texts = column.to_pylist()
-    for row, text in enumerate(texts):
-        if not (text or "").strip():
-            raise DataError(f"{path.name}: row {row} holds no text")
-    return texts
+    if column.null_count:
+        row = column.is_null().index(True).as_py()
+        raise DataError(f"{path.name}: row {row} holds no text")
+    return column.to_pylist()
 
 
 def _class_names(schema: pa.Schema) -> list[str] | None:

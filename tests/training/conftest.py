@@ -47,6 +47,14 @@ model: {name: segmenter_tiny, img_size: 8, patch_size: 2, in_chans: 1, num_class
 data: {source: FOLDER, valid: 8, image: {channels: 1, height: 8, width: 8}, background: 0}
 train: {epochs: 2, batch_size: 8, lr: 1.0e-2, warmup_epochs: 0.5}
 """
+LANGUAGE = """
+name: next
+logs: []
+model: {name: lm_small_elliptical, vocab_size: 20, embed_dim: 16, num_heads: 2, depth: 2,
+        mlp_ratio: 2.0, dropout: 0.0}
+data: {source: imdb, context: 8, test: 16, valid: 16, raw: true, vocab_size: 16}
+train: {steps: 60, validate_steps: 30, batch_size: 8, lr: 1.0e-2, warmup_steps: 5, monitor: loss}
+"""
 _WORDS = (["bad", "awful", "boring"], ["good", "lovely", "great"])
 
 
@@ -112,6 +120,12 @@ def text_recipe(tmp_path: Path, imdb: Path) -> Path:
 def token_recipe(tmp_path: Path, imdb: Path) -> Path:
     """A recipe for the same texts as a task of the Long Range Arena."""
     return write(tmp_path / "recipe.yaml", TOKENS)
+
+
+@pytest.fixture
+def language_recipe(tmp_path: Path, imdb: Path) -> Path:
+    """A recipe for the next words of the same texts."""
+    return write(tmp_path / "recipe.yaml", LANGUAGE)
 
 
 def start(recipe: Path, folder: str, *overrides: str) -> Trainer:

@@ -7,7 +7,7 @@ import models
 from core.yaml import read_yaml, write_yaml
 from training.__main__ import RECIPES, main
 from training.distributed import Processes
-from training.recipe import ImageData, MaskData, TextData, TokenData, entries
+from training.recipe import ImageData, LanguageData, MaskData, TextData, TokenData, entries
 from training.recipe_file import read_file, read_recipe
 
 FILES = sorted(RECIPES.glob("*.yaml"))
@@ -77,6 +77,31 @@ OF_MASKS = [
     ("train.momentum=1", "train.momentum must lie in [0, 1), got 1"),
     ("train.power=0", "train.power must be positive, got 0"),
 ]
+OF_LANGUAGE = [
+    (
+        "data.source=nowhere",
+        "nowhere is no file or folder; known names: wikitext-103, enwik8, imdb",
+    ),
+    ("data.valid=200", "data.valid must be from 1 to 159 for imdb, which holds 160 documents"),
+    ("data.test=null;data.valid=144", "data.valid must be from 1 to 143 for imdb, which holds 144"),
+    ("data.valid=null", "imdb has no valid split, only train, test"),
+    ("data.context=0", "data.context must be at least 1, got 0"),
+    ("data.stride=9", "data.stride must be at most context 8, got 9"),
+    (
+        "data.tokenizer=bytes",
+        "data.raw and vocab_size are for a vocabulary of words, got tokenizer",
+    ),
+    ("data.vocab_size=2", "data.vocab_size must be at least 3, got 2"),
+    (
+        "data.context=2000;model.seq_len=2000",
+        "split of imdb must hold more tokens than data.context",
+    ),
+    ("model.vocab_size=10", "model.vocab_size must be at least 13 for imdb, got 10"),
+    ("model.seq_len=4", "model.seq_len must be at least data.context 8, got 4"),
+    ("labels=[a]", "labels must name every class of the model: 1 labels, num_classes=0"),
+    ("model={name: transformer}", "model must answer what data holds, got transformer for text"),
+    ("model.attention=linformer", "attention must be causal in a language model, got 'linformer'"),
+]
 OF_TOKENS = [
     ("data.valid=null", "data.valid must be given: lra-text has the splits train, test"),
     ("labels=[pos, neg]", "labels must be"),
@@ -97,6 +122,7 @@ OF_TOKENS = [
         *(("text_recipe", f"variant=transject;{given}", message) for given, message in OF_TEXTS),
         *(("token_recipe", *case) for case in OF_TOKENS),
         *(("mask_recipe", *case) for case in OF_MASKS),
+        *(("language_recipe", *case) for case in OF_LANGUAGE),
     ],
 )
 def test_bad_recipe_is_an_error_before_training(
@@ -162,6 +188,7 @@ def test_kind_of_data_follows_from_its_keys_and_fills_model_and_labels(text_reci
         (TextData, text_recipe, ["variant=transject", "size=small"]),
         (ImageData, RECIPES / "fashion_mnist_dot.yaml", []),
         (MaskData, RECIPES / "segmentation.yaml", ["variant=segmenter", "size=small"]),
+        (LanguageData, RECIPES / "enwik8.yaml", ["variant=dot", "size=small"]),
         (TokenData, text_recipe, ["variant=transject", tokens, "labels=[neg, pos]"]),
     ):
         recipe = read_recipe(path, options)
@@ -182,7 +209,8 @@ def test_shipped_recipe_is_a_model_for_its_data_in_every_variant_and_size(path: 
             chosen = {"variant": variant, "size": size}
             recipe = read_recipe(path, [f"{key}={value}" for key, value in chosen.items() if value])
             assert recipe.train.batch_size % (2 * Processes().size * recipe.train.accumulate) == 0
-            assert models.config(**recipe.model).num_classes >= 2
+            classes = getattr(models.config(**recipe.model), "num_classes", 0)
+            assert classes == len(recipe.labels) != 1
             assert (recipe.variant, recipe.size) == (variant, size)
     command, status, *_ = path.read_text().splitlines()
     entry = "-m training fit" if "torchrun" in command else "./assay train"

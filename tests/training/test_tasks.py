@@ -1,11 +1,13 @@
+import math
+
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
 from data.sets import IGNORED
-from training.samples import StoredImages, StoredMasks
-from training.tasks import Classification, Segmentation
+from training.samples import UNSCORED, Segments, StoredImages, StoredMasks
+from training.tasks import Classification, Language, Segmentation
 
 
 def samples(labels: list[int]) -> StoredImages:
@@ -99,3 +101,39 @@ def test_floor_of_masks_answers_the_commonest_class_of_all_training_pixels() -> 
     train = StoredMasks(pixels, np.array([[[0, 1, 1], [IGNORED] * 3]], np.uint8))
     test = StoredMasks(pixels, np.array([[[1, 0, 0], [0, IGNORED, IGNORED]]], np.uint8))
     assert Segmentation(2).floor(train, test) == {"majority_accuracy": 0.25}
+
+
+def test_language_figures_are_means_over_the_tokens_that_count() -> None:
+    logits = torch.randn(4, 5, 7, generator=torch.Generator().manual_seed(0))
+    targets = torch.arange(20).view(4, 5) % 7
+    targets[1, :3] = targets[3] = UNSCORED
+    task = Language(characters=True, label_smoothing=0.1)
+    parts = zip(logits.split(1), targets.split(1), strict=True)
+    figures = task.figures(sum((task.sums(*part) for part in parts), task.zeros))
+    counted = targets != UNSCORED
+    loss = float(F.cross_entropy(logits[counted], targets[counted]))
+    right = (logits.argmax(2) == targets)[counted].double().mean()
+    assert figures == pytest.approx(
+        {
+            "accuracy": float(right),
+            "loss": loss,
+            "perplexity": math.exp(loss),
+            "bits_per_character": loss / math.log(2),
+            "tokens": 12,
+        }
+    )
+    smooth = F.cross_entropy(logits[counted], targets[counted], label_smoothing=0.1)
+    assert float(task.loss(logits, targets)) == pytest.approx(float(smooth))
+    assert "bits_per_character" not in Language(characters=False).figures(task.zeros + 1)
+    assert task.figures(torch.tensor([0.0, 1e9, 1.0]))["perplexity"] == math.inf
+    assert task.score(figures, "loss") == -figures["loss"]
+
+
+def segments(tokens: list[int], context: int = 2) -> Segments:
+    stream = np.array(tokens, np.uint8)
+    return Segments(stream, context=context, stride=context, vocab_size=3, whole=True)
+
+
+def test_floor_of_a_language_is_how_often_each_token_was_seen() -> None:
+    floor = Language(characters=False).floor(segments([0, 0, 0, 0, 1]), segments([0, 0, 2]))
+    assert floor == pytest.approx({"unigram_perplexity": math.exp(math.log(8 / 5 * 8) / 2)})

@@ -1,0 +1,101 @@
+"""The texts of a language model: their splits, its vocabulary, segments of tokens."""
+
+from pathlib import Path
+
+from data.errors import DataError
+from data.formats.documents import Documents, open_documents
+from data.splits import split_indices
+from data.tokenizer import TextTokenizer, load_tokenizer
+from data.words import byte_stream, lines_of, train_words, word_stream
+from training.recipe import LanguageData, Recipe
+from training.samples import Segments
+
+
+def open_segments(
+    recipe: Recipe, data: LanguageData, saved: Path
+) -> tuple[dict[str, Segments], TextTokenizer, str]:
+    """Read a language model's texts.
+
+    Args:
+        recipe: what to train.
+        data: its data.
+        saved: the file of the run's own tokenizer; where it is missing, the recipe says which.
+
+    Returns:
+        The segments of each split, the tokenizer, and what was opened, in words.
+
+    Raises:
+        ValueError: the source is missing or broken, lacks a split, a split is shorter than a
+            segment, there is no word, or the model has fewer tokens or positions.
+    """
+    documents = _documents(data, recipe.seed)
+    own = _vocabulary(data, documents["train"], saved)
+    if recipe.model["vocab_size"] < own.vocab_size:
+        raise ValueError(
+            f"model.vocab_size must be at least {own.vocab_size} for {data.source}, "
+            f"got {recipe.model['vocab_size']}"
+        )
+    if recipe.model["seq_len"] < data.context:
+        raise ValueError(
+            f"model.seq_len must be at least data.context {data.context}, "
+            f"got {recipe.model['seq_len']}"
+        )
+    samples = {name: _segments(data, part, own, name) for name, part in documents.items()}
+    tokens = ", ".join(f"{len(part.stream):,} {name}" for name, part in samples.items())
+    unit = "bytes" if data.is_bytes else "tokens"
+    before = data.context - (data.stride or data.context)
+    description = (
+        f"{documents['train'].name}: {tokens} {unit}; segments of {data.context}, each token "
+        f"predicted once after at least {max(before, 1)}"
+    )
+    return samples, own, description
+
+
+def _documents(data: LanguageData, seed: int) -> dict[str, Documents]:
+    """The texts of each split: the source's own, or held out of all."""
+    if data.test is None:
+        train, test = (open_documents(data.source, split) for split in ("train", "test"))
+    else:
+        train, test = _held_out(open_documents(data.source), data.test, seed, "test")
+    if data.valid is None:
+        return {"train": train, "valid": open_documents(data.source, "valid"), "test": test}
+    train, valid = _held_out(train, data.valid, seed, "valid")
+    return {"train": train, "valid": valid, "test": test}
+
+
+def _held_out(
+    documents: Documents, count: int, seed: int, name: str
+) -> tuple[Documents, Documents]:
+    try:
+        rest, held_out = split_indices(len(documents), count, seed)
+    except ValueError:
+        raise DataError(
+            f"data.{name} must be from 1 to {len(documents) - 1} for {documents.name}, which holds "
+            f"{len(documents)} documents, got {count}"
+        ) from None
+    return documents.take(rest), documents.take(held_out)
+
+
+def _vocabulary(data: LanguageData, train: Documents, saved: Path) -> TextTokenizer:
+    if saved.is_file() or data.tokenizer != "words":
+        return load_tokenizer(saved if saved.is_file() else data.tokenizer)
+    try:
+        return train_words(lines_of(train), vocab_size=data.vocab_size, raw=data.raw)
+    except DataError:
+        raise
+    except ValueError as error:
+        raise DataError(f"the training split of {train.name}: {error}") from error
+
+
+def _segments(
+    data: LanguageData, documents: Documents, tokenizer: TextTokenizer, split: str
+) -> Segments:
+    stream = byte_stream(documents) if data.is_bytes else word_stream(documents, tokenizer)
+    if len(stream) <= data.context:
+        raise DataError(
+            f"the {split} split of {documents.name} must hold more tokens than data.context "
+            f"{data.context}, got {len(stream)}"
+        )
+    stride = data.context if split == "train" else data.stride or data.context
+    options = {"context": data.context, "stride": stride, "vocab_size": tokenizer.vocab_size}
+    return Segments(stream, **options, whole=split != "train")
