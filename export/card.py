@@ -11,7 +11,7 @@ from core.files import write_whole
 from core.percent import hundredths
 from core.tables import markdown_table
 from runtimes.artifact import CARD_JSON, CARD_TEXT, Artifact
-from runtimes.manifest import ONNX
+from runtimes.manifest import MASKS, ONNX, TEXTS
 
 _LIMITS = [
     "It knows only its labels: every {sample} gets one of them, whatever it shows.",
@@ -67,10 +67,11 @@ def write_card(folder: Path, card: dict[str, Any]) -> None:
 
 def render(card: dict[str, Any]) -> str:
     """The card as Markdown."""
-    samples = "images" if card["task"] == "image-classification" else "texts"
+    samples = "texts" if card["task"] == TEXTS else "images"
+    what = "segmenter" if card["task"] == MASKS else "classifier"
     parts = [
         f"# {card['name']} {card['version']}",
-        f"{samples[:-1].capitalize()} classifier ({_kind(card)}): {_reads(card['input'])}, "
+        f"{samples[:-1].capitalize()} {what} ({_kind(card)}): {_reads(card['input'])}, "
         f"{len(card['labels'])} labels ({', '.join(card['labels'])}).",
         f"Digest `{card['digest']}`",
         "## Data",

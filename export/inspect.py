@@ -14,6 +14,7 @@ from export.graphs import open_graph
 from export.samples import Feed
 from runtimes.artifact import Artifact, ArtifactError
 from runtimes.base import InvalidInputs, as_feed, blank_inputs, in_batches
+from runtimes.gate import changed_answers
 from runtimes.manifest import ONNX, PROBE, WEIGHTS
 from runtimes.probe import read_probe
 
@@ -206,7 +207,7 @@ def compare_answers(
     first: Artifact, second: Artifact, *, on_progress: Callable[[int], object] = lambda done: None
 ) -> Comparison:
     """Let both graphs answer the stored inputs of the first; errors as of `compare_artifacts`."""
-    for what in ("input", "labels", "preprocessing"):
+    for what in ("input", "output", "labels", "preprocessing"):
         if getattr(first.manifest, what) != getattr(second.manifest, what):
             raise ArtifactError(f"{first.name} and {second.name} must have the same {what}")
     feeds = _stored_inputs(first)
@@ -216,7 +217,7 @@ def compare_answers(
     return Comparison(
         runtimes=f"{one}, {other}",
         samples=len(left),
-        same=int((left.argmax(1) == right.argmax(1)).sum()),
+        same=int((~changed_answers(left, right)).sum()),
         largest=float(difference.max()),
         mean=float(difference.mean()),
     )
@@ -240,7 +241,7 @@ def _answers(
         graph = open_graph(artifact.graph(), precision)
         for feed in feeds:
             logits = in_batches(graph, feed, artifact.manifest.batch)
-            expected = (len(next(iter(feed.values()))), len(artifact.labels))
+            expected = (len(next(iter(feed.values()))), *artifact.manifest.output.shape[1:])
             if logits.shape != expected:
                 raise ArtifactError(f"logits must be {expected}, got {logits.shape}")
             if not np.isfinite(logits).all():

@@ -14,7 +14,7 @@ from torch import nn
 import models
 from core.yaml import read_yaml
 from data.images import ImageSpec
-from runtimes.manifest import TOKENIZER, TextSpec
+from runtimes.manifest import IMAGES, MASKS, TEXTS, TOKENIZER, Task, TextSpec
 
 RECIPE, METRICS, BEST = "recipe.yaml", "metrics.json", "best.safetensors"
 
@@ -52,6 +52,13 @@ class Run:
     def seed(self) -> int:
         """Seed of the run, and of its validation split."""
         return int(self.recipe["seed"])
+
+    @property
+    def task(self) -> Task:
+        """What the model does; of a segmentation the recipe names the background, if any."""
+        if isinstance(self.spec, TextSpec):
+            return TEXTS
+        return MASKS if "background" in self.recipe["data"] else IMAGES
 
     @property
     def weights(self) -> Path:

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from data.images import ImageSpec
-from data.sets import ImageSet, TextSet
+from data.masks import open_masks
+from data.sets import ImageSet, MaskSet, TextSet, load_masks
 from data.sources import load_pixels, open_images, open_texts
 from data.splits import split_indices
 from data.token_set import Ragged
 from data.tokenizer import load_tokenizer
 from export.run import Run
 from runtimes.base import in_batches
-from runtimes.manifest import TOKENIZER
+from runtimes.manifest import MASKS, TOKENIZER
 
 TEXTS_AT_ONCE = 8
 Feed = dict[str, np.ndarray]
@@ -29,7 +30,7 @@ class Samples:
     Attributes:
         inputs: pixels (N, C, H, W) uint8 of an image model, or N sequences of a text model.
         pad: id at places that the mask leaves out.
-        labels: (N,) int64, or None.
+        labels: (N,) int64, or None; of a segmentation (N, H, W) uint8, see `data.sets.MaskSet`.
         description: what they are.
     """
 
@@ -86,6 +87,11 @@ def open_samples(run: Run, data: str | None = None, *, limit: int) -> Samples:
     Raises:
         ValueError: the data are missing or broken, or not of these classes.
     """
+    if run.task == MASKS and isinstance(run.spec, ImageSpec):
+        masks, name = _opened(open_masks, run, data)
+        masks = masks.take(spread(len(masks), limit))
+        labels = load_masks(masks, run.spec)
+        return Samples(inputs=load_pixels(masks, run.spec), labels=labels, description=name)
     if isinstance(run.spec, ImageSpec):
         images, name = _opened(open_images, run, data)
         images = images.take(spread(len(images), limit))
@@ -121,12 +127,16 @@ def spread(count: int, limit: int) -> np.ndarray:
 
 
 def _opened(
-    open_source: Callable[..., ImageSet | TextSet], run: Run, data: str | None
+    open_source: Callable[..., ImageSet | MaskSet | TextSet], run: Run, data: str | None
 ) -> tuple[Any, str]:
     """A set of samples, of which a run's own are those that it held out, and its name."""
     if data is not None:
         name = data if data.startswith("hf:") else Path(data).name
         return open_source(data, label_names=run.labels), name
-    samples = open_source(run.recipe["data"]["source"], split="train", label_names=run.labels)
-    held_out = split_indices(len(samples), run.recipe["data"]["valid"], run.seed)[1]
+    source, valid = run.recipe["data"]["source"], run.recipe["data"]["valid"]
+    if valid is None:
+        samples = open_source(source, split="valid", label_names=run.labels)
+        return samples, f"{run.source}, validation split"
+    samples = open_source(source, split="train", label_names=run.labels)
+    held_out = split_indices(len(samples), valid, run.seed)[1]
     return samples.take(held_out), f"{run.source}, held-out validation split"

@@ -26,12 +26,11 @@ from export.samples import Samples, spread
 from export.torch_files import load_program, to_program, to_torchscript
 from runtimes.artifact import Artifact, open_artifact
 from runtimes.manifest import (
-    IMAGES,
     MANIFEST,
+    MASKS,
     ONNX,
     PROBE,
     PROGRAM,
-    TEXTS,
     TOKENIZER,
     TORCHSCRIPT,
     WEIGHTS,
@@ -53,6 +52,7 @@ CALIBRATION_SAMPLES = 256
 Progress = Callable[[str, int], object]
 _OBSERVED_SAMPLES = 64
 _EXAMPLE_TOKENS = 8
+_PROBE_MASKS = 8
 
 
 def samples_needed(precision: Precision, quantization: Quantization = "static") -> int:
@@ -170,7 +170,10 @@ def _example(run: Run) -> Tensor | tuple[Tensor, Tensor]:
 
 def _probe(model: nn.Module, samples: Samples) -> bytes:
     # Whoever has the artifact has its tokenizer: texts may not be the trainer's to give away.
-    chosen = samples.take(spread(len(samples), PROBE_SAMPLES)).in_disorder(seed=0)
+    # A segmenter answers each image with as many logits as hundreds of classifications have.
+    of_pixels = samples.labels is not None and samples.labels.ndim > 1
+    count = _PROBE_MASKS if of_pixels else PROBE_SAMPLES
+    chosen = samples.take(spread(len(samples), count)).in_disorder(seed=0)
     pixels = chosen.inputs
     inputs = {"images": pixels} if isinstance(pixels, np.ndarray) else chosen.feed()
     predict = parity.eager(model)
@@ -216,19 +219,20 @@ def _manifest(
     quantization: Quantization,
 ) -> Manifest:
     recipe = run.recipe | {"data": run.recipe["data"] | {"source": run.source}}
+    output = [-1, len(run.labels)]
     if isinstance(run.spec, ImageSpec):
-        task, shape = IMAGES, [-1, run.spec.channels, run.spec.height, run.spec.width]
-        reads = InputSpec(shape=shape)
+        shape = [-1, run.spec.channels, run.spec.height, run.spec.width]
+        reads, output = InputSpec(shape=shape), output + shape[2:] * (run.task == MASKS)
     else:
-        task, reads = TEXTS, TokensSpec(range=(0, run.config["vocab_size"] - 1))
+        reads = TokensSpec(range=(0, run.config["vocab_size"] - 1))
     return Manifest(
         name=run.name,
         version=run.version,
         architecture=run.architecture,
         config=run.config,
-        task=task,
+        task=run.task,
         input=reads,
-        output=OutputSpec(shape=[-1, len(run.labels)]),
+        output=OutputSpec(shape=output),
         labels=run.labels,
         preprocessing=dataclasses.asdict(run.spec),
         precision=precision,

@@ -27,9 +27,10 @@ REQUIRED = (ONNX, TORCHSCRIPT, WEIGHTS, PROBE)
 IMPORTED = (BEFORE, ONNX, AFTER, PROBE)
 RANDOM, RANDOM_TOKENS = "random pixels", "random tokens"
 """What an import compares on where it is given no data."""
-Task = Literal["image-classification", "text-classification"]
+Task = Literal["image-classification", "text-classification", "image-segmentation"]
 IMAGES: Task = "image-classification"
 TEXTS: Task = "text-classification"
+MASKS: Task = "image-segmentation"
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 Quantization = Literal["static", "dynamic"]
 SourceFormat = Literal["onnx", "program", "callable", "huggingface"]
@@ -88,11 +89,11 @@ class TokensSpec(_Strict):
 
 
 class OutputSpec(_Strict):
-    """The graph's output: shape (-1, K), before softmax."""
+    """The graph's output: shape (-1, K), of a segmentation (-1, K, H, W), before softmax."""
 
     name: Literal["logits"] = "logits"
     dtype: Literal["float32"] = "float32"
-    shape: Annotated[list[int], Field(min_length=2, max_length=2)]
+    shape: Annotated[list[int], Field(min_length=2, max_length=4)]
 
 
 class FormatParity(_Strict):
@@ -100,10 +101,12 @@ class FormatParity(_Strict):
 
     Attributes:
         max_abs_diff: largest absolute difference of any logit.
-        top1_mismatches: samples whose predicted class differs.
+        top1_mismatches: samples whose predicted class differs; of a segmentation, those of which
+            more than 0.5 % of the pixels have another class.
         precision: arithmetic of the format.
         runtime: the one that it was measured on; the first artifacts do not say.
-        accuracy: share of correct answers, where the samples have labels.
+        accuracy: share of correct answers, where the samples have labels; of a segmentation the
+            mean over images of the share of their pixels.
     """
 
     max_abs_diff: Annotated[float, Field(ge=0)]
@@ -225,6 +228,8 @@ class Manifest(_Strict):
         if len(set(self.labels)) != len(self.labels):
             raise ValueError("labels must be distinct")
         shape, expected = self.output.shape, [-1, len(self.labels)]
+        if self.task == MASKS:
+            expected += self.input.shape[2:]
         if shape != expected:
             raise ValueError(f"output.shape must be {expected} for these labels, got {shape}")
         if (self.quantization is not None) != (self.precision == "int8"):

@@ -24,7 +24,7 @@ class Probe:
     Attributes:
         inputs: by name: `images` (N, C, H, W), uint8 or float32 in [0, 1]; or `tokens` (N, L) of an
             integer type and `mask` (N, L) bool.
-        logits: (N, K) float32 of the eager model in fp32.
+        logits: (N, K) float32 of the eager model in fp32, of a segmenter (N, K, H, W).
     """
 
     inputs: dict[str, np.ndarray]
@@ -69,7 +69,7 @@ def read_probe(artifact: Artifact, count: int | None = None) -> Probe:
     try:
         with safe_open(artifact.file(PROBE), "np") as file:
             shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}
-            _check_shapes(shapes, names, len(artifact.labels))
+            _check_shapes(shapes, names, artifact.manifest.output.shape[1:])
             read = slice(None if count is None else min(count, shapes["logits"][0]))
             tensors = {name: file.get_slice(name)[read] for name in shapes}
     except (SafetensorError, OSError) as error:
@@ -81,15 +81,16 @@ def read_probe(artifact: Artifact, count: int | None = None) -> Probe:
     return Probe(inputs={name: tensors[name] for name in names}, logits=logits)
 
 
-def _check_shapes(shapes: dict[str, list[int]], names: list[str], labels: int) -> None:
+def _check_shapes(shapes: dict[str, list[int]], names: list[str], logits: list[int]) -> None:
     if "logits" not in shapes:
         raise ArtifactError(f"{PROBE} holds no inputs with logits")
     counts = {tuple(shape[:1]) for shape in shapes.values()}
     # No inputs are answered correctly by any runtime.
     if sorted(shapes) != sorted([*names, "logits"]) or len(counts) != 1 or counts & {(), (0,)}:
         raise ArtifactError(f"{PROBE} must hold {', '.join(names)} and as many logits, at least 1")
-    if shapes["logits"][1:] != [labels]:
-        raise ArtifactError(f"{PROBE} must have {labels} logits an input")
+    if shapes["logits"][1:] != logits:
+        wanted = " x ".join(map(str, logits))
+        raise ArtifactError(f"{PROBE} must have {wanted} logits an input")
 
 
 def _as_read(values: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ import onnx
 import pytest
 import torch
 import yaml
+from PIL import Image
 from torch import nn
 
 import export.write
@@ -207,6 +208,56 @@ def text_run_folder(once: Once) -> Path:
 def text_artifact(once: Once, text_run_folder: Path) -> Artifact:
     """An artifact of a run on texts; never change it."""
     return exported(once, text_run_folder, limit=1050)
+
+
+@pytest.fixture(scope="session")
+def masks_folder(once: Once) -> Path:
+    """Images of noise with masks of three classes, some pixels of none; two splits."""
+
+    def fill(folder: Path) -> None:
+        generator = np.random.default_rng(0)
+        for split, count in (("train", 1010), ("test", 12)):
+            for part in ("images", "masks"):
+                (folder / split / part).mkdir(parents=True)
+            for index in range(count):
+                pixels = generator.integers(0, 256, (8, 8), dtype=np.uint8)
+                mask = generator.choice(np.array([0, 1, 2, 255], np.uint8), (8, 8))
+                Image.fromarray(pixels).save(folder / split / "images" / f"{index:04}.png")
+                Image.fromarray(mask).save(folder / split / "masks" / f"{index:04}.png")
+
+    return once("masks", fill)
+
+
+@pytest.fixture(scope="session")
+def mask_run_folder(once: Once, masks_folder: Path) -> Path:
+    """A run on images with masks as training leaves it; its weights are random."""
+    sizes = TINY | {"img_size": 8, "patch_size": 2, "num_classes": 3, "decoder_depth": 1}
+    recipe = {
+        "name": "tiny-segmenter",
+        "version": "1",
+        "seed": 3,
+        "labels": ["sky", "road", "car"],
+        "model": {"name": "segmenter_tiny_elliptical"} | sizes,
+        "data": {
+            "source": str(masks_folder),
+            "valid": 1000,
+            "image": {"channels": 1, "height": 8, "width": 8, "resample": "bilinear"},
+            "background": 0,
+        },
+        "train": {"epochs": 1},
+    }
+
+    def fill(folder: Path) -> None:
+        write_run(folder, recipe, {"test_accuracy": 0.25, "test_loss": 1.0, "test_mean_iou": 0.2})
+        save_weights(tiny_model("segmenter_tiny_elliptical", **sizes), folder / "best.safetensors")
+
+    return once("tiny-mask-run", fill)
+
+
+@pytest.fixture(scope="session")
+def mask_artifact(once: Once, mask_run_folder: Path) -> Artifact:
+    """An artifact of a segmenter; never change it."""
+    return exported(once, mask_run_folder, limit=1000)
 
 
 @pytest.fixture

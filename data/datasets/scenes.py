@@ -1,6 +1,6 @@
 """`fashion-scenes`: items of Fashion-MNIST over photos, with the class of every pixel [ours].
 
-A scene is a random square of a photo, enlarged or shrunk to 128 x 128, with one to three items of
+A scene is a random square of a photo, enlarged or shrunk to 128 x 128, with one or two items of
 random size and spot laid over it in turn, each mirrored half of the time. An item covers a pixel
 where its picture, enlarged bilinearly, is more there than black; there the pixel has its gray, and
 its class. All other pixels are background, class 0.
@@ -25,8 +25,8 @@ SIDE = 128
 SIZES = {"train": 20_000, "valid": 1_000, "test": 1_000}
 """Scenes of each split."""
 PHOTOS = "imagenet1k-1perclass-224.parquet"
-MOST_ITEMS = 3
-_ITEM_SIDES = (48, 96)
+MOST_ITEMS = 2
+_ITEM_SIDES = (64, 112)
 _LEAST_CROP = 64
 _VISIBLE = 16  # of 255: darker is not told from black
 _SHARES = {"train": (0.0, 0.8), "valid": (0.8, 0.9), "test": (0.9, 1.0)}  # of the photos
