@@ -87,8 +87,8 @@ def open_run(folder: Path) -> Run:
         metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"{folder} holds a broken {RECIPE} or {METRICS}: {error}") from None
-    if not isinstance(metrics, dict) or "test_loss" not in metrics:
-        raise ValueError(f"{folder} holds no finished run: {METRICS} has no test_loss yet")
+    if not isinstance(metrics, dict) or "test_accuracy" not in metrics:
+        raise ValueError(f"{folder} holds no finished run: {METRICS} has no test_accuracy yet")
     try:
         _require_keys(recipe)
         overrides = dict(recipe["model"])

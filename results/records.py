@@ -19,7 +19,7 @@ from training.recipe_file import read_file, read_recipe
 PAPERS = "papers.json"
 """The figures of the papers, beside the records; no record itself."""
 KINDS = ("run", "evaluation", "analysis", "word-swap")
-OF_RUN = ("test_loss", "test_samples", "train_samples", "parameters", "seconds", "environment")
+OF_RUN = ("test_accuracy", "test_samples", "train_samples", "parameters", "seconds", "environment")
 _NO_CHANGE = ("seed", "data.source", "model.seq_len", "model.vocab_size")
 """Stated elsewhere, or following from another entry."""
 _OF_HISTORY = ("step", "seconds", "waiting")

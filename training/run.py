@@ -51,7 +51,7 @@ def finished(folder: Path) -> dict[str, Any] | None:
     """The metrics of a run whose best weights were tested; None of any other folder."""
     path = folder / METRICS
     metrics = json.loads(path.read_text()) if path.is_file() else {}
-    return metrics if "test_loss" in metrics else None
+    return metrics if "test_accuracy" in metrics else None
 
 
 def record_session(folder: Path, step: int, inputs: dict[str, str], processes: int) -> None:

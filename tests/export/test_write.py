@@ -199,7 +199,7 @@ def remove(name: str) -> Callable[[Path], None]:
         (
             "run_folder",
             lambda folder: (folder / "metrics.json").write_text('{"valid_accuracy": 0.9}'),
-            "metrics.json has no test_loss yet",
+            "metrics.json has no test_accuracy yet",
         ),
         *(
             ("run_folder", without(key), f"recipe.yaml lacks what an artifact needs: '{key}'")

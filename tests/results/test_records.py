@@ -111,7 +111,7 @@ def test_unfinished_run_and_foreign_folder_are_refused(
     assert main(["collect", str(run), str(old), str(tmp_path)]) == 1
     assert output.is_file()  # what can be taken up is, whatever stands beside it
     errors = capsys.readouterr().err
-    assert "no finished run: its metrics lack test_loss" in errors
+    assert "no finished run: its metrics lack test_accuracy" in errors
     assert "was trained before version 0.2.0" in errors
     assert "holds neither a run with metrics nor an evaluation" in errors
 
