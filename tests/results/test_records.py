@@ -77,7 +77,9 @@ def test_papers_know_a_variant_by_its_attention() -> None:
 
 def test_accuracy_of_the_commonest_class_heads_a_table_that_knows_it() -> None:
     runs = [shipped(f"lra-listops-{name}-small") for name in ("transformer", "transject")]
-    assert "majority class" not in page(runs[:1], {})
+    for run in runs:
+        run["metrics"].pop("majority_accuracy", None)
+    assert "majority class" not in page(runs, {})
     runs[1]["metrics"] |= {"majority_accuracy": 0.145, "test_samples": 2000}
     rows = [row for row in page(runs, {}).splitlines() if row.startswith("| ")]
     low, high = wilson(290, 2000)
