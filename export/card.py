@@ -11,7 +11,8 @@ from core.files import write_whole
 from core.percent import hundredths
 from core.tables import markdown_table
 from runtimes.artifact import CARD_JSON, CARD_TEXT, Artifact
-from runtimes.manifest import MASKS, ONNX, TEXTS
+from runtimes.manifest import ONNX
+from runtimes.tasks import MASKS, TEXTS
 
 _LIMITS = [
     "It knows only its labels: every {sample} gets one of them, whatever it shows.",

@@ -15,7 +15,6 @@ from export import child
 from runtimes.artifact import Artifact, open_artifact
 from runtimes.base import blank_inputs
 from runtimes.gate import require_parity
-from runtimes.manifest import TEXTS
 from runtimes.registry import RUNTIMES
 
 logger = logging.getLogger(__name__)
@@ -60,7 +59,7 @@ def _open(folder: Path, name: str, threads: int, seconds: int) -> None:
         ValueError: it cannot be opened, or answers otherwise than the model that was exported.
     """
     artifact = open_artifact(folder)
-    if artifact.manifest.task == TEXTS:
+    if artifact.manifest.reads == "texts":
         artifact.tokenizer()
     own = artifact.manifest.precision
     if own not in RUNTIMES[name].precisions(artifact.manifest, "exact"):

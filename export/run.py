@@ -14,7 +14,8 @@ from torch import nn
 import models
 from core.yaml import read_yaml
 from data.images import ImageSpec
-from runtimes.manifest import IMAGES, MASKS, TEXTS, TOKENIZER, Task, TextSpec
+from runtimes.manifest import TOKENIZER, TextSpec
+from runtimes.tasks import IMAGES, MASKS, TEXTS, Task
 
 RECIPE, METRICS, BEST = "recipe.yaml", "metrics.json", "best.safetensors"
 

@@ -16,7 +16,8 @@ from data.token_set import Ragged
 from data.tokenizer import load_tokenizer
 from export.run import Run
 from runtimes.base import in_batches
-from runtimes.manifest import MASKS, TOKENIZER
+from runtimes.manifest import TOKENIZER
+from runtimes.tasks import MASKS
 
 TEXTS_AT_ONCE = 8
 Feed = dict[str, np.ndarray]

@@ -27,7 +27,6 @@ from export.torch_files import load_program, to_program, to_torchscript
 from runtimes.artifact import Artifact, open_artifact
 from runtimes.manifest import (
     MANIFEST,
-    MASKS,
     ONNX,
     PROBE,
     PROGRAM,
@@ -45,6 +44,7 @@ from runtimes.manifest import (
 )
 from runtimes.onnx import METADATA_CONFIG, METADATA_WEIGHTS
 from runtimes.probe import PROBE_SAMPLES, Probe, write_probe
+from runtimes.tasks import TASKS
 from runtimes.torchscript import load_torchscript
 
 PARITY_SAMPLES = 2000
@@ -219,10 +219,9 @@ def _manifest(
     quantization: Quantization,
 ) -> Manifest:
     recipe = run.recipe | {"data": run.recipe["data"] | {"source": run.source}}
-    output = [-1, len(run.labels)]
     if isinstance(run.spec, ImageSpec):
         shape = [-1, run.spec.channels, run.spec.height, run.spec.width]
-        reads, output = InputSpec(shape=shape), output + shape[2:] * (run.task == MASKS)
+        reads = InputSpec(shape=shape)
     else:
         reads = TokensSpec(range=(0, run.config["vocab_size"] - 1))
     return Manifest(
@@ -232,7 +231,7 @@ def _manifest(
         config=run.config,
         task=run.task,
         input=reads,
-        output=OutputSpec(shape=output),
+        output=OutputSpec(shape=TASKS[run.task].output_shape(len(run.labels), reads.shape)),
         labels=run.labels,
         preprocessing=dataclasses.asdict(run.spec),
         precision=precision,

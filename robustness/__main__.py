@@ -292,7 +292,7 @@ def _reads(model: "Artifact | Target") -> str:
 
     if isinstance(model, Target):
         return f"{model.reads}s"
-    return "texts" if model.manifest.task == "text-classification" else "images"
+    return model.manifest.reads
 
 
 def _announcement(

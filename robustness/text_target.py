@@ -188,7 +188,7 @@ def open_model(artifact: Artifact, *, threads: int) -> Target:
         "torch_model": load_torch_model(artifact) if artifact.manifest.gradients else None,
         "notes": tuple(_notes(artifact)),
     }
-    if artifact.manifest.task != "text-classification":
+    if artifact.manifest.reads == "images":
         return ImageTarget(**common, image_spec=artifact.image_spec, graph=artifact.graph)
     tokenizer = artifact.tokenizer()
     relabel = listops.value_of if reads_listops(tokenizer, artifact.labels) else None

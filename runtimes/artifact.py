@@ -33,9 +33,9 @@ from runtimes.manifest import (
     SCHEMA_VERSION,
     TOKENIZER,
     Manifest,
-    Task,
     TextSpec,
 )
+from runtimes.tasks import Task
 
 logger = logging.getLogger(__name__)
 

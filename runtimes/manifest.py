@@ -17,6 +17,7 @@ from pydantic import (
 
 from core.files import sha256
 from data.images import ImageSpec
+from runtimes.tasks import IMAGES, TASKS, Reads, Task
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -27,10 +28,6 @@ REQUIRED = (ONNX, TORCHSCRIPT, WEIGHTS, PROBE)
 IMPORTED = (BEFORE, ONNX, AFTER, PROBE)
 RANDOM, RANDOM_TOKENS = "random pixels", "random tokens"
 """What an import compares on where it is given no data."""
-Task = Literal["image-classification", "text-classification", "image-segmentation"]
-IMAGES: Task = "image-classification"
-TEXTS: Task = "text-classification"
-MASKS: Task = "image-segmentation"
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 Quantization = Literal["static", "dynamic"]
 SourceFormat = Literal["onnx", "program", "callable", "huggingface"]
@@ -204,7 +201,7 @@ class Manifest(_Strict):
     architecture: str | None = None
     config: dict[str, Any] = {}
     source: Source | None = None
-    task: Task = "image-classification"
+    task: Task = IMAGES
     input: Annotated[InputSpec | TokensSpec, Field(discriminator="name")]
     output: OutputSpec
     labels: Annotated[list[Label], Field(min_length=2)]
@@ -218,7 +215,7 @@ class Manifest(_Strict):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        text = self.task == "text-classification"
+        text = self.reads == "texts"
         required = REQUIRED if self.source is None else IMPORTED
         required = (*required, TOKENIZER) if text else required
         missing = sorted(set(required) - set(self.files))
@@ -227,9 +224,8 @@ class Manifest(_Strict):
         self._check_origin()
         if len(set(self.labels)) != len(self.labels):
             raise ValueError("labels must be distinct")
-        shape, expected = self.output.shape, [-1, len(self.labels)]
-        if self.task == MASKS:
-            expected += self.input.shape[2:]
+        shape = self.output.shape
+        expected = TASKS[self.task].output_shape(len(self.labels), self.input.shape)
         if shape != expected:
             raise ValueError(f"output.shape must be {expected} for these labels, got {shape}")
         if (self.quantization is not None) != (self.precision == "int8"):
@@ -268,6 +264,11 @@ class Manifest(_Strict):
             raise ValueError(f"max_len must be at most seq_len {seq_len}, got {longest}")
         if self.input.range[1] + 1 != self.config.get("vocab_size"):
             raise ValueError(f"input.range must be that of the vocabulary, got {self.input.range}")
+
+    @property
+    def reads(self) -> Reads:
+        """What goes into the model."""
+        return TASKS[self.task].reads
 
     @property
     def kind(self) -> str:

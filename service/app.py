@@ -12,7 +12,7 @@ import bentoml
 from bentoml import Service
 from starlette.types import ASGIApp
 
-from runtimes.manifest import TEXTS
+from runtimes.tasks import TEXTS
 from service.http.app import Gateway, Handover
 from service.http.keys import read_keys
 from service.http.logging import set_up_logs

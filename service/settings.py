@@ -68,6 +68,9 @@ class Settings(BaseSettings):
     default_text: str = Field(
         default="imdb-transject", description="model of texts used when none is named"
     )
+    default_segmenter: str = Field(
+        default="scenes-segmenter", description="segmenter used when none is named"
+    )
     targets: Path | None = Field(
         default=None,
         description="YAML file of remote endpoints by name, which evaluations may ask; without one,"

@@ -15,9 +15,10 @@ import uvicorn
 from starlette.routing import BaseRoute
 
 from runtimes.artifact import Artifact
-from runtimes.manifest import Task
+from runtimes.tasks import Task
 from service.api import evaluations, models
 from service.api.classify import Classify
+from service.api.segment import Segment
 from service.api.system import Check, Probes, asks, page_routes, schema_routes
 from service.api.v2.routes import V2
 from service.decoding.pool import Decoders
@@ -142,6 +143,7 @@ class Worker:
         )
         return [
             *Classify(self.predictions, self.texts, registry, bodies).routes(),
+            *Segment(self.predictions, registry, bodies).routes(),
             *v2.routes(),
             *models.routes(settings, registry, [t.describe() for t in self._targets.values()]),
         ]

@@ -17,8 +17,9 @@ from data.tokenizer import TextTokenizer, load_tokenizer
 from export import parity
 from export.importers.input_file import InputKeys, Length
 from export.samples import Feed, Samples, spread
-from runtimes.manifest import RANDOM_TOKENS, TEXTS, TOKENIZER, TokensSpec
+from runtimes.manifest import RANDOM_TOKENS, TOKENIZER, TokensSpec
 from runtimes.probe import PROBE_SAMPLES
+from runtimes.tasks import TEXTS
 
 INTEGERS = {TensorProto.INT32, TensorProto.INT64}
 _MASKS = INTEGERS | {TensorProto.BOOL, TensorProto.FLOAT, TensorProto.FLOAT16}

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 from starlette.routing import BaseRoute
 
-from runtimes.manifest import IMAGES, TEXTS
+from runtimes.tasks import IMAGES, TEXTS
 from service.http.auth import access
 from service.http.body import Bodies, File
 from service.http.departure import while_connected
@@ -23,7 +23,7 @@ from service.predictions.texts import TextPredictions
 _ERRORS = (400, 404, 408, 413, 415, 422, 503, 504)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A text field; BentoML's client writes it as JSON (``"name"``, ``null``)."""
     if value in ("", "null"):
         return None
@@ -36,7 +36,7 @@ def _plain(value: Any) -> Any:
 
 
 def _flag(value: Any) -> Any:
-    return {"true": True, "false": False}.get(value, _plain(value))
+    return {"true": True, "false": False}.get(value, plain(value))
 
 
 class ClassifyForm(BaseModel):
@@ -45,8 +45,8 @@ class ClassifyForm(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     images: list[File] = Field(min_length=1)
-    model: Annotated[str | None, BeforeValidator(_plain)] = None
-    top_k: Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_plain)] = DEFAULT_TOP_K
+    model: Annotated[str | None, BeforeValidator(plain)] = None
+    top_k: Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(plain)] = DEFAULT_TOP_K
     explain: Annotated[StrictBool | None, BeforeValidator(_flag)] = False
     show_input: Annotated[StrictBool | None, BeforeValidator(_flag)] = False
 

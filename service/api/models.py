@@ -13,7 +13,8 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 
 from data.labels import normalize
 from runtimes.artifact import Artifact
-from runtimes.manifest import IMAGES, InputSpec, Task, TokensSpec
+from runtimes.manifest import InputSpec, TokensSpec
+from runtimes.tasks import Task
 from service.http.auth import access
 from service.http.openapi import failures, file
 from service.predictions.registry import Registry
@@ -142,7 +143,7 @@ def limits_of(settings: Settings) -> dict[str, Any]:
 
 
 def _preprocessing(artifact: Artifact) -> dict[str, Any]:
-    if artifact.manifest.task == IMAGES:
+    if artifact.manifest.reads == "images":
         return artifact.image_spec.to_dict()
     return dataclasses.asdict(artifact.text_spec)
 

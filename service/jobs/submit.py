@@ -13,7 +13,7 @@ from core.names import sentence
 from robustness.attacks.base import Access, Attack, shown
 from robustness.spec import EvaluationSpec, cost, queries
 from runtimes.artifact import Artifact
-from runtimes.manifest import IMAGES, TEXTS, Task
+from runtimes.tasks import IMAGES, TEXTS, Task
 from service.decoding.pool import Request
 from service.http.body import Upload
 from service.http.documents import MAX_DETAILS

@@ -20,7 +20,7 @@ from robustness.kinds import Shows, read_shows
 from robustness.remote.connection import Manners, checked_url
 from robustness.remote.mapping import MappingFile, read_mapping
 from runtimes.artifact import Artifact, open_artifact
-from runtimes.manifest import IMAGES, TEXTS, Task
+from runtimes.tasks import IMAGES, TEXTS, Task
 
 SETTING = "ASSAY_TARGETS"
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]

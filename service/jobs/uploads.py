@@ -26,7 +26,7 @@ from data.images import ImageError, ImageSpec
 from data.labels import Classes, ClassMap
 from data.sets import ImageSet, Origin, PixelSet, TextSet
 from runtimes.artifact import Artifact
-from runtimes.manifest import TEXTS
+from runtimes.tasks import TEXTS
 from service.decoding.pool import Decoders, Request, refusal
 from service.decoding.process import Unpacked
 from service.http.body import Upload

@@ -102,12 +102,12 @@ class Predictions:
             top_k: labels to list, at least 1; a model with fewer labels lists them all.
             explain: add a map of what the model attended to.
             show_input: add the pixels that the model was given.
-            arrived: time of the event loop from which the deadline counts; None is now.
-            sharer: whose requests share one turn at the decoders.
+            arrived: see `logits`.
+            sharer: see `logits`.
 
         Raises:
-            ApiError: 413, 415 or 422 for a file, naming its index; 422 no_images,
-                too_many_images, invalid_top_k, not_explainable; 503 overloaded; 504 timeout.
+            ApiError: 422 no_images, too_many_images, invalid_top_k, not_explainable; and see
+                `logits`.
         """
         check_top_k(top_k)
         if not files:
@@ -117,16 +117,38 @@ class Predictions:
             raise ApiError(422, "too_many_images", message, {"limit": self.max_files})
         if explain and served.explainer is None:
             raise not_explainable(served.artifact)
+        logits, inputs = await self.logits(files, served, arrived=arrived, sharer=sharer)
+        found = [prediction(row, served.artifact, top_k) for row in logits]
+        if show_input:
+            for each, pixels in zip(found, inputs, strict=True):
+                each["input"] = await self._draw(to_png, pixels)
+        if explain and served.explainer is not None:
+            await self._explain(found, inputs, served.explainer, arrived)
+        return found
+
+    async def logits(
+        self,
+        files: Sequence[bytes],
+        served: Served,
+        *,
+        arrived: float | None = None,
+        sharer: str = "",
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Logits of image files, in order, and the inputs (N, C, H, W) that they were made.
+
+        Args:
+            files: contents of at least one image file.
+            served: a model of images.
+            arrived: time of the event loop from which the deadline counts; None is now.
+            sharer: whose requests share one turn at the decoders.
+
+        Raises:
+            ApiError: 413, 415 or 422 for a file, naming its index; 503 overloaded; 504 timeout.
+        """
         read = partial(self._decode, files, served.artifact.image_spec, sharer)
         async with served.batcher.admission(len(files), arrived=arrived) as admitted:
             logits = await admitted.predict(read)
-        found = [prediction(row, served.artifact, top_k) for row in logits]
-        if show_input:
-            for each, pixels in zip(found, np.asarray(admitted.inputs), strict=True):
-                each["input"] = await self._draw(to_png, pixels)
-        if explain and served.explainer is not None:
-            await self._explain(found, np.asarray(admitted.inputs), served.explainer, arrived)
-        return found
+        return logits, np.asarray(admitted.inputs)
 
     def close(self) -> None:
         """Stop drawing pictures."""

@@ -10,8 +10,9 @@ from typing import Self
 from export.select import select_runtimes
 from runtimes.artifact import Artifact, ArtifactError, find_artifacts
 from runtimes.base import RuntimeUnavailable
-from runtimes.manifest import IMAGES, MANIFEST, TEXTS, Task
+from runtimes.manifest import MANIFEST
 from runtimes.registry import require_runtime
+from runtimes.tasks import IMAGES, TASKS, Task
 from service.http.refusal import ApiError
 from service.metrics import Metrics
 from service.predictions.served import (
@@ -24,9 +25,6 @@ from service.predictions.served import (
     selection_options,
 )
 from service.settings import Settings
-
-_READS = {IMAGES: "images", TEXTS: "texts"}
-_DEFAULTS: dict[Task, str] = {IMAGES: "default_image", TEXTS: "default_text"}
 
 
 class Registry:
@@ -80,7 +78,7 @@ class Registry:
         for served in models:
             found.setdefault(served.artifact.name, {})[served.artifact.version] = served
         defaults: dict[Task, str] = {}
-        for task in _DEFAULTS:
+        for task in TASKS:
             name = _default(task, models, self._settings)
             if name is not None:
                 defaults[task] = name
@@ -97,7 +95,7 @@ class Registry:
         served = self.find(reference or defaults.get(task, ""))
         if served.artifact.manifest.task != task:
             name = served.artifact.name
-            message = f"The model {name!r} does not read {_READS[task]}."
+            message = f"The model {name!r} does not read {TASKS[task].purpose}."
             raise ApiError(422, "wrong_task", message, {"task": served.artifact.manifest.task})
         return served
 
@@ -136,7 +134,7 @@ class Registry:
     def all(self) -> list[Served]:
         """Every version of every model, the default models first, those of images before."""
         models, defaults = self._served
-        first = [defaults[task] for task in _READS if task in defaults]
+        first = [defaults[task] for task in TASKS if task in defaults]
         others = sorted(name for name in models if name not in first)
         return [models[name][v] for name in first + others for v in sorted(models[name])]
 
@@ -241,7 +239,8 @@ def _check_names(
         if reference in references:
             raise ValueError(f"ASSAY_MODELS must hold a version once, received {reference}")
         references.add(reference)
-    for task, field in _DEFAULTS.items():
+    for task, form in TASKS.items():
+        field = form.default
         names = sorted(name for name in tasks if tasks[name] == task)
         if field in settings.model_fields_set and getattr(settings, field) not in names:
             known, wanted = ", ".join(names) or "there is none", getattr(settings, field)
@@ -252,7 +251,7 @@ def _check_names(
 def _default(task: Task, models: Sequence[Served], settings: Settings) -> str | None:
     """The default among the models of a task; one that was asked for has no stand-in."""
     names = [served.artifact.name for served in models if served.artifact.manifest.task == task]
-    field = _DEFAULTS[task]
+    field = TASKS[task].default
     wanted = getattr(settings, field)
     if wanted in names or field in settings.model_fields_set:
         return wanted if wanted in names else None

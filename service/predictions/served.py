@@ -16,7 +16,6 @@ from export.preflight import first_problem
 from export.select import cached_selection, open_selected
 from runtimes.artifact import Artifact
 from runtimes.base import Inputs, InvalidInputs, Runtime, blank_inputs
-from runtimes.manifest import TEXTS
 from runtimes.registry import RUNTIMES
 from runtimes.threads import available_cores
 from service.http.refusal import ApiError
@@ -188,7 +187,7 @@ class Opener:
         if at_once and unmeasured(artifact, self._settings):
             asked |= {"name": REFERENCE, "mode": "exact"}
         runtime = Monitored(open_selected(artifact, **asked), blank_inputs(artifact, 1))
-        texts = artifact.manifest.task == TEXTS
+        texts = artifact.manifest.reads == "texts"
         batcher = MicroBatcher(
             runtime.predict,
             self.executor,

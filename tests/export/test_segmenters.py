@@ -17,9 +17,10 @@ from export.samples import Samples, open_samples
 from models.inference.windows import segment
 from runtimes.artifact import Artifact, ArtifactError
 from runtimes.gate import changed_answers, require_parity
-from runtimes.manifest import MASKS, PROBE, Manifest
+from runtimes.manifest import PROBE, Manifest
 from runtimes.probe import Probe, read_probe, write_probe
 from runtimes.registry import open_runtime
+from runtimes.tasks import MASKS
 from runtimes.torch_model import load_torch_model
 from tests.exported import with_file
 

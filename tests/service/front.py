@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from data.images import to_png
 from runtimes.artifact import Artifact
-from runtimes.manifest import IMAGES, Task
+from runtimes.tasks import IMAGES, Task
 from service.api.evaluations import routes
 from service.decoding.pool import Decoders
 from service.http.app import create_app

@@ -21,7 +21,6 @@ from runtimes.artifact import MANIFEST, Artifact, open_artifact
 from runtimes.manifest import (
     ONNX,
     PROBE,
-    TEXTS,
     TOKENIZER,
     TORCHSCRIPT,
     WEIGHTS,
@@ -33,6 +32,7 @@ from runtimes.manifest import (
     TokensSpec,
     config_digest,
 )
+from runtimes.tasks import TEXTS
 from service.settings import ROOT
 
 LABELS = ["Ankle boot", "Bag", "T-shirt/top"]

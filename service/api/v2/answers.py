@@ -33,8 +33,12 @@ class Form:
     classes: int
 
 
-def forms(request: InferRequest) -> list[Form]:
+def forms(request: InferRequest, *, per_pixel: bool) -> list[Form]:
     """The outputs that a request wants; all of them when it names none.
+
+    Args:
+        request: what is asked.
+        per_pixel: whether the model gives each pixel a class, which cannot be listed by name.
 
     Raises:
         ApiError: 422 unknown_output, unknown_parameter, invalid_parameter.
@@ -52,6 +56,8 @@ def forms(request: InferRequest) -> list[Form]:
         classes = given.get(_CLASSES, 0)
         if not isinstance(classes, int) or isinstance(classes, bool) or classes < 0:
             raise _invalid(_CLASSES, "a whole number from 0 on")
+        if classes and per_pixel:
+            raise _invalid(_CLASSES, "0 for a model that gives each pixel a class")
         found.append(Form(output.name, _flag(given, _BINARY, default=binary), classes))
     return found
 
@@ -89,7 +95,7 @@ def answer(
     """
     outputs, tensors = [], []
     for form in wanted:
-        values = logits if form.name == "logits" else probabilities(logits).astype(np.float32)
+        values = logits if form.name == "logits" else _shares(logits)
         output, raw = _classes(values, labels, form) if form.classes else _numbers(values, form)
         outputs.append(output)
         tensors.append(raw)
@@ -100,6 +106,11 @@ def answer(
     headers = {"inference-header-content-length": str(len(text))}
     body = b"".join([text, *tensors])
     return Response(body, media_type="application/octet-stream", headers=headers)
+
+
+def _shares(logits: np.ndarray) -> np.ndarray:
+    """Probabilities of logits (N, K, ...), float32."""
+    return np.moveaxis(probabilities(np.moveaxis(logits, 1, -1)), -1, 1).astype(np.float32)
 
 
 def _numbers(values: np.ndarray, form: Form) -> tuple[dict[str, Any], bytes]:
@@ -161,7 +172,7 @@ def model(served: Served, registry: Registry) -> dict[str, Any]:
         "platform": served.runtime.name,
         "inputs": [{"name": name, "datatype": datatype, "shape": shape}],
         "outputs": [
-            {"name": output, "datatype": "FP32", "shape": [-1, len(artifact.labels)]}
+            {"name": output, "datatype": "FP32", "shape": artifact.manifest.output.shape}
             for output in OUTPUTS
         ],
         "parameters": _about(served),
@@ -174,7 +185,7 @@ def config(served: Served) -> dict[str, Any]:
     name, datatype, shape = input_of(artifact)
     kind = {"FP32": "TYPE_FP32", "BYTES": "TYPE_STRING"}[datatype]
     outputs = [
-        {"name": output, "data_type": "TYPE_FP32", "dims": [-1, len(artifact.labels)]}
+        {"name": output, "data_type": "TYPE_FP32", "dims": artifact.manifest.output.shape}
         for output in OUTPUTS
     ]
     return {

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.routing import BaseRoute
 
 from data.tokenizer import Reading
-from runtimes.manifest import IMAGES
+from runtimes.tasks import TASKS
 from service.api.v2 import answers
 from service.api.v2.answers import answer, forms
 from service.api.v2.tensors import (
@@ -172,13 +172,13 @@ class V2:
         served.batcher.check_room()
         header = request.headers.get("inference-header-content-length")
         largest = None if header else self._max_json
-        if served.artifact.manifest.task != IMAGES:
+        if served.artifact.manifest.reads == "texts":
             largest = TEXTS_LIMIT.size
         async with self.bodies.open(request, max_bytes=largest) as sent:
             body = await sent.read()
             length = json_length(header, body)
             asked, inputs = await unhurried(length, partial(self._read, body, length, served))
-            wanted = forms(asked)
+            wanted = forms(asked, per_pixel=TASKS[served.artifact.manifest.task].per_pixel)
             logits, readings = await self._logits(inputs, served, sent.arrived)
         head = answers.head(served, asked, readings)
         response = answer(logits, served.artifact.labels, wanted, head)
@@ -191,7 +191,7 @@ class V2:
         """What is asked for, and the model's input."""
         settings = self.settings
         asked = parse(body, length, self._max_json)
-        if served.artifact.manifest.task == IMAGES:
+        if served.artifact.manifest.reads == "images":
             tensor = the_input(asked, served.artifact, settings.max_images_classify)
             return asked, read_images(tensor)
         tensor = the_input(asked, served.artifact, settings.max_texts_classify)

@@ -11,7 +11,6 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from runtimes.artifact import Artifact
-from runtimes.manifest import IMAGES
 from service.http.documents import Limit, parse_body
 from service.http.refusal import ApiError
 
@@ -150,7 +149,7 @@ def _refuse_twice(names: list[str], what: str) -> None:
 
 def input_of(artifact: Artifact) -> tuple[str, str, list[int]]:
     """Name, data type and shape of a model's input, -1 where any size goes."""
-    if artifact.manifest.task == IMAGES:
+    if artifact.manifest.reads == "images":
         spec = artifact.image_spec
         return "images", "FP32", [-1, spec.channels, spec.height, spec.width]
     return "texts", "BYTES", [-1]

@@ -18,8 +18,9 @@ from robustness.spec import EvaluationSpec
 from robustness.text_target import TextTarget, open_model
 from robustness.verify import verify
 from runtimes.artifact import Artifact
-from runtimes.manifest import ONNX, RANDOM_TOKENS, TEXTS
+from runtimes.manifest import ONNX, RANDOM_TOKENS
 from runtimes.registry import open_runtime
+from runtimes.tasks import TEXTS
 from tests.imported_texts import (
     LONGEST,
     MOODS,

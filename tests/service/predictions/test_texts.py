@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data.tokenizer import Reading, TextTokenizer
-from runtimes.manifest import TEXTS
+from runtimes.tasks import TEXTS
 from service.http.refusal import ApiError
 from service.predictions.registry import Registry
 from service.predictions.served import Served

@@ -14,7 +14,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from data.images import decode_image, to_input
 from runtimes.artifact import find_artifacts
-from runtimes.manifest import IMAGES
+from runtimes.tasks import IMAGES
 from service.settings import ROOT
 from tests.service.conftest import png
 
