@@ -223,14 +223,19 @@ def _evaluation(record: dict[str, Any]) -> str:
     summary, data = record["summary"], record["data"]
     models = summary["models"]
     names = " and ".join(model["name"] for model in models)
+    counted = (
+        "Under attack an image counts where the model is right on it as it is and as the attack "
+        "made it"
+    )
+    if summary["metric"] == "pixel accuracy":
+        counted = "Of an image the lower share of right pixels counts, unattacked or attacked"
     lines = [
         f"## Robustness of {names}",
         "",
         *(f"- {m['name']}, version {m['version']}, artifact {m['digest'][:12]}" for m in models),
         "",
         f"{data['samples']:,} images, seed {record['seed']}, {summary['metric']} with 95 % "
-        f"intervals; images sha256 {data['digest'][:12]}. Under attack an image counts where the "
-        "model is right on it as it is and as the attack made it; eps is in pixels from 0 to 1. "
+        f"intervals; images sha256 {data['digest'][:12]}. {counted}; eps is in pixels from 0 to 1. "
         "The papers attacked other tensors, so their figures cannot stand beside these.",
         "",
     ]
@@ -272,7 +277,9 @@ def _comparison(comparison: dict[str, Any]) -> list[str]:
 
 
 def _figure(figure: dict[str, Any]) -> str:
-    return f"{_percent(figure['top1'])} {_interval(figure['ci'])}"
+    iou = figure.get("mean_iou")
+    rest = "" if iou is None else f", mIoU {_percent(iou)}"
+    return f"{_percent(figure['top1'])} {_interval(figure['ci'])}{rest}"
 
 
 def _percent(value: float) -> str:

@@ -277,6 +277,10 @@ def _open(spec: EvaluationSpec, data: str, models: "Sequence[Artifact | Target]"
                 f"{other.name!r} reads {_reads(other)}"
             )
     wanted = "texts" if spec.on_texts else "images"
+    if _segments(first):
+        from data.masks import open_masks
+
+        return open_masks(data, label_names=first.labels)
     if _reads(first) != wanted:
         works = f"attack {spec.attacks[0].name!r} works on {wanted}"
         raise ValueError(f"{works}, and {first.name!r} reads {_reads(first)}")
@@ -285,6 +289,15 @@ def _open(spec: EvaluationSpec, data: str, models: "Sequence[Artifact | Target]"
         return opened(data, label_names=first.labels, class_map=spec.class_map)
     except ClassMismatch as error:
         raise ValueError(f"{error}. {MAP_CLASSES.format(option='--class-map')}") from error
+
+
+def _segments(model: "Artifact | Target") -> bool:
+    from robustness.target import Target
+    from runtimes.tasks import MASKS
+
+    if isinstance(model, Target):
+        return model.task.answer == "pixels"
+    return model.manifest.task == MASKS
 
 
 def _reads(model: "Artifact | Target") -> str:

@@ -54,7 +54,8 @@ class Chunk:
         model: position of the model in the evaluation.
         start: index of the first input.
         inputs: (n, C, H, W) float32, or n texts.
-        labels: (n,) int64, or None where the model's own predictions stand in.
+        labels: (n,) int64, of a segmenter (n, H, W), or None where the model's own predictions
+            stand in.
     """
 
     model: int
@@ -204,7 +205,7 @@ def _clean_identity(
 ) -> dict[str, Any]:
     return surroundings(context) | {
         "inputs": digest,
-        "labels": None if labels is None else labels.tolist(),
+        "labels": shards.of_labels(labels),
     }
 
 
@@ -215,4 +216,4 @@ def _clean_result(context: EvaluationContext, chunk: Chunk) -> CleanResult:
     torch_model, blind = target.ask_clean(chunk.inputs, label, served, context.meter)
     # A second answer is asked once, not counted: it would cost every evaluation for a rare fault.
     again = target.predict_again(chunk.inputs, served) if chunk.start == 0 else served
-    return score_clean(served, again, torch_model, label, blind)
+    return score_clean(target.task, served, again, torch_model, label, blind)

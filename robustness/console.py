@@ -27,7 +27,8 @@ def render(report: Report) -> str:
         for certificate in model.certificates:
             lines += ["", *_certificate(certificate)]
     if summary.comparison is not None:
-        lines += ["", *_comparison(summary.comparison)]
+        pixels = summary.models[0].clean.mean_iou is not None
+        lines += ["", *_comparison(summary.comparison, "sign test" if pixels else "exact McNemar")]
     lines += [
         "",
         *sentences(summary),
@@ -56,7 +57,8 @@ def _table(model: ModelFigures) -> list[str]:
 
 def _row(name: str, point: str, figure: Figure, rest: str = "") -> str:
     interval = f"{_percent(figure.ci[0])} - {_percent(figure.ci[1])}"
-    return f"  {name:12}{point:>9}  {_percent(figure.top1):>6}  {interval:^15}{rest}".rstrip()
+    iou = "" if figure.mean_iou is None else f"   mIoU {_percent(figure.mean_iou)}"
+    return f"  {name:12}{point:>9}  {_percent(figure.top1):>6}  {interval:^15}{rest}{iou}".rstrip()
 
 
 def _corruptions(model: ModelFigures) -> Iterator[str]:
@@ -109,8 +111,8 @@ def _certificate(found: CertificateFigures) -> Iterator[str]:
         yield f"  {point.radius:>12.3f}{_percent(point.share):>11}  {interval:^15}".rstrip()
 
 
-def _comparison(other: Comparison) -> Iterator[str]:
-    yield f"{other.first} minus {other.second}, exact McNemar"
+def _comparison(other: Comparison, test: str) -> Iterator[str]:
+    yield f"{other.first} minus {other.second}, {test}"
     for where, pair in [("clean", other.clean), *other.worst.items()]:
         yield f"  {where:14} {points(pair)}, {p_value(pair)}"
 

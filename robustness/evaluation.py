@@ -10,7 +10,7 @@ import numpy as np
 
 from core.files import remove_leftovers
 from core.stats import confidence_sequence
-from data.sets import TextSet
+from data.sets import MaskSet, TextSet
 from data.sources import ImageSet
 from robustness import store as shards
 from robustness.attacking import EvaluationContext
@@ -25,7 +25,14 @@ from robustness.report.build import build_report, environment
 from robustness.report.schema import Report, write_report
 from robustness.report.write import write_companions
 from robustness.results import ModelResult
-from robustness.spec import EvaluationSpec, GateMetric, cost, parse_gate
+from robustness.spec import (
+    ATTACKS,
+    CLEAN_METRICS,
+    EvaluationSpec,
+    GateMetric,
+    cost,
+    parse_gate,
+)
 from robustness.target import Target, torch_threads
 from robustness.text_target import open_model
 from runtimes.artifact import Artifact
@@ -62,7 +69,8 @@ def evaluate(
         spec: what to do; its `model` and `compare_with` are the caller's to resolve.
         models: the model, then the one it is compared with if any: artifacts, or any classifier
             given as a callable and its PyTorch model.
-        inputs: the images or texts, with labels or without; without them the model's own
+        inputs: the images or texts, with labels or without (of a segmenter with masks); without
+            labels the model's own
             predictions on clean inputs stand in, and the report speaks of stability.
         folder: where shards and report go; created if missing.
         on_progress: called after every batch.
@@ -89,9 +97,8 @@ def evaluate(
         parts = shards.ranges(len(used))
         results = [model_result(spec, target, parts, folder) for target in targets]
         where = environment(threads, {target.runtime.name for target in targets})
-        report = build_report(
-            results, used.names, used.labels, where, used.origin, given=len(inputs)
-        )
+        labels = targets[0].truth(used)
+        report = build_report(results, used.names, labels, where, used.origin, given=len(inputs))
         write_companions(folder, report, targets[0].torch_model)
     write_report(folder, report)  # last: whoever finds it finds the other files, too
     remove_leftovers(folder)
@@ -118,7 +125,7 @@ def _chunks(contexts: Sequence[EvaluationContext], inputs: Inputs) -> Iterator[C
                 model=position,
                 start=chosen.start,
                 inputs=context.target.load(part),
-                labels=part.labels,
+                labels=context.target.truth(part),
             )
 
 
@@ -143,7 +150,7 @@ def _until_decided(context: EvaluationContext, inputs: Inputs, executor: Executo
     order = np.random.default_rng(input_seed(spec.seed, "order", b"")).permutation(len(inputs))
     inputs = inputs.take(order)
     gate, pending = parse_gate(spec.gate or ""), deque[Chunk]()
-    held = used = 0
+    held, used = 0.0, 0
     decided = False
 
     def look() -> bool:
@@ -156,7 +163,7 @@ def _until_decided(context: EvaluationContext, inputs: Inputs, executor: Executo
             rank = _gated(gate.metric, found)
             used = chosen.stop
             if rank is not None:
-                held += int((rank == 0).sum())
+                held += float(found.shares(rank).sum())
                 decided = gate.decided(*confidence_sequence(held, used))
         return decided
 
@@ -178,7 +185,7 @@ def _gated(metric: GateMetric, found: ModelResult) -> np.ndarray | None:
     """The ranks (N,) that a gate is about."""
     if metric == "proved_accuracy":
         return proved_rank(found)
-    return found.clean.rank if metric == "clean_accuracy" else found.largest_rank
+    return found.clean.rank if metric in CLEAN_METRICS else found.largest_rank
 
 
 def _in_float32(spec: EvaluationSpec) -> EvaluationSpec:
@@ -201,8 +208,35 @@ def _check(spec: EvaluationSpec, targets: Sequence[Target], inputs: Inputs) -> N
     if kinds != {wanted}:
         [got] = kinds - {wanted}
         raise NotPossible(f"attacks: {spec.attacks[0].label!r} works on {wanted}s, got {got}s")
+    _check_task(spec, targets, inputs)
     _check_labels(inputs.labels, num_classes=len(targets[0].labels))
     _check_attacks(spec, targets)
+
+
+def _check_task(spec: EvaluationSpec, targets: Sequence[Target], inputs: Inputs) -> None:
+    """Refuse what says nothing about the answers of a model: a class, or one for every pixel."""
+    target, task = targets[0], targets[0].task
+    if any(other.task.answer != task.answer for other in targets):
+        raise NotPossible("compare_with must answer as model does: classes, or those of pixels")
+    pixels = task.answer == "pixels"
+    if isinstance(inputs, MaskSet) != pixels:
+        got, needed = ("no masks", "masks") if pixels else ("masks", "classes of whole images")
+        raise NotPossible(f"inputs must have {needed} for {target.name!r}, got {got}")
+    if pixels and (spec.top_k != [1] or spec.class_map is not None):
+        raise NotPossible("top_k must be 1 and class_map be left out for the classes of pixels")
+    if spec.gate is not None and parse_gate(spec.gate).metric not in task.gates:
+        known = " or ".join(task.gates)
+        raise NotPossible(f"gate must compare {known} for {target.name!r}, got {spec.gate[:60]!r}")
+    for attack in spec.attacks:
+        if task.answer not in attack.info.answers:
+            fit = [n for n, kind in ATTACKS.items() if task.answer in kind.info.answers]
+            why = (
+                f"changes the class of a whole input, and {target.name!r} names that of each "
+                f"pixel: use {', '.join(fit)}"
+                if pixels
+                else f"weighs the pixels of a segmenter, and {target.name!r} names one class"
+            )
+            raise NotPossible(f"attacks: {attack.label!r} {why}")
 
 
 def _check_attacks(spec: EvaluationSpec, targets: Sequence[Target]) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 InputKind = Literal["image", "text"]
+Answer = Literal["class", "pixels"]  # one class for an input, or one for each of its pixels
 Variant = Literal["plain", "stopped", "full"]  # how gradients treat m of elliptical attention
 
 Shows = Literal["scores", "top-k", "label"]  # what an attacker sees of an answer

@@ -22,6 +22,11 @@ def label_rank(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(logits).all(axis=1), rank, logits.shape[1]).astype(np.int64)
 
 
+def all_finite(logits: np.ndarray) -> np.ndarray:
+    """Which rows hold nothing but numbers, (N,) bool, of logits (N, K, ...)."""
+    return np.asarray(np.isfinite(logits).all(axis=tuple(range(1, logits.ndim))))
+
+
 def margin(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Logit of the label minus the largest other one, (N,); minus infinity if not finite."""
     others = logits.astype(np.float64)

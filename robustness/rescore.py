@@ -79,10 +79,14 @@ def decide(reported: np.ndarray, ranks: Sequence[np.ndarray]) -> tuple[np.ndarra
 
 
 def shifted(logits: np.ndarray, labels: np.ndarray, share: float) -> np.ndarray:
-    """Logits (N, K) with the label's moved by a share of the largest one."""
+    """Logits (N, K, ...) with the label's moved by a share of the largest one of each input."""
     moved = logits.astype(np.float64)
-    size = np.abs(moved).max(axis=1)
-    moved[np.arange(len(moved)), labels] += share * np.where(np.isfinite(size), size, 0.0)
+    size = np.abs(moved).max(axis=tuple(range(1, moved.ndim)))
+    step = share * np.where(np.isfinite(size), size, 0.0)
+    own = np.where(labels < moved.shape[1], labels, 0)[:, None]  # pixels without a class
+    there = np.take_along_axis(moved, own, axis=1)
+    step = step.reshape(-1, *[1] * (moved.ndim - 1))
+    np.put_along_axis(moved, own, there + step, axis=1)
     return moved
 
 
@@ -154,7 +158,8 @@ class _Rescorer:
         served = self.target.predict(chosen.inputs, self.meter)
         blind = np.zeros(len(self.rows), bool)
         moved = [shifted(served, chosen.labels, share) for share in self.shifts]
-        clean = [score_clean(each, each, each, chosen.labels, blind) for each in moved]
+        task, labels = self.target.task, chosen.labels
+        clean = [score_clean(task, each, each, each, labels, blind) for each in moved]
         self._flags("clean", self.stored.clean.rank, [each.rank for each in clean])
         self._classes("on the clean input", self.stored.clean.index, served)
         for cell, found in zip(self.report.spec.cells, self.stored.cells, strict=True):
@@ -181,7 +186,7 @@ class _Rescorer:
             answers = ask(self.target, chosen.inputs, self.meter, in_8bit=shard.part.in_8bit)
             for each, share in zip(scored, self.shifts, strict=True):
                 moved = Answers(*(shifted(logits, chosen.labels, share) for logits in answers))
-                each.append(score(moved, chosen.labels, size))
+                each.append(score(self.target.task, moved, chosen.labels, size))
             worst = found.worst[self.at] == position
             self._classes(f"under {where}", found.index, answers.served, where=worst)
         again = [combine(own, each, variants) for own, each in zip(clean, scored, strict=True)]
@@ -192,7 +197,7 @@ class _Rescorer:
             ranks = [each.by_variant[row] for each in again]
             self._flags(f"{where}, gradients {way}", found.by_variant[row], ranks)
         for row, shard in enumerate(shards):
-            wrong, _ = decide(found.by_part[row, self.at] == 0, [one.by_part[row] for one in again])
+            wrong, _ = self._decide(found.by_part[row], [one.by_part[row] for one in again])
             self._refute(f"{where}, {shard.part.label} alone", wrong)
         self._shown(where, found, scored)
         if cell.attack.info.minimal:
@@ -221,7 +226,8 @@ class _Rescorer:
         logits = self.target.predict(made.inputs, self.meter)
         moved = [shifted(logits, chosen.labels, share) for share in self.shifts]
         where = cell.budget.text.replace(":", " ")
-        self._flags(where, found.rank, [label_rank(each, chosen.labels) for each in moved])
+        task = self.target.task
+        self._flags(where, found.rank, [task.rank(each, chosen.labels) for each in moved])
         self._classes(f"under {where}", found.index, logits)
 
     def _proof(self, proof: Proof, budget: Budget, found: ProofResult, chosen: Batch) -> None:
@@ -266,14 +272,27 @@ class _Rescorer:
 
     def _flags(self, what: str, stored: np.ndarray, ranks: Sequence[np.ndarray]) -> None:
         """Compare stored ranks of all inputs with those found again of the chosen ones."""
-        wrong, flipped = decide(stored[self.at] == 0, ranks)
+        wrong, flipped = self._decide(stored, ranks)
         self.outcome.flags += len(self.rows)
         self._refute(what, wrong)
         self.outcome.flips += [f"{self._sample(i)}: {what}" for i in self.at[flipped]]
 
+    def _decide(
+        self, stored: np.ndarray, ranks: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See `decide`; the number of an image's wrong pixels lies between the two others."""
+        own = stored[self.at]
+        if self.target.task.answer == "class":
+            return decide(own == 0, ranks)
+        exact, most, least = ranks
+        wrong = (own > most) | (own < least)
+        return wrong, (own != exact) & ~wrong
+
     def _classes(
         self, what: str, stored: np.ndarray, logits: np.ndarray, *, where: np.ndarray | bool = True
     ) -> None:
+        if self.target.task.answer == "pixels":  # of a class of most pixels there may be two
+            return
         error = self.shifts[-1]
         wrong = ~may_be_best(logits, stored[self.at], error=error)
         self._refute(f"the class predicted {what}", wrong & where)

@@ -1,5 +1,6 @@
 """What an evaluation holds of every sample; `robustness.scoring` tells how it comes about."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -18,8 +19,11 @@ GRADIENTS: tuple[Variant, ...] = ("stopped", "full")
 class CleanResult:
     """The model on clean inputs; every array has one entry per sample.
 
+    What ranks, classes, probabilities and margins are of a segmentation says `robustness.tasks`.
+
     Attributes:
-        label: (N,) int64 true labels, or the model's own predictions in their place.
+        label: (N,) int64 true labels, of a segmenter (N, H, W), or the model's own predictions in
+            their place.
         rank: (N,) int64 rank of the label, by the served model.
         index: (N,) int64 class predicted by the served model.
         probability: (N,) float64 softmax probability of that class; NaN if a logit is not finite.
@@ -29,6 +33,7 @@ class CleanResult:
         normalised: (N,) bool, the served model's outputs are probabilities: in [0, 1], sum 1.
         unsteady: (N,) bool, the served model answered the same batch differently a second time;
             asked for the first range of images only.
+        tables: (3, K, N) what a mean IoU over all samples adds up; None of a classification.
     """
 
     label: np.ndarray
@@ -40,6 +45,7 @@ class CleanResult:
     blind: np.ndarray
     normalised: np.ndarray
     unsteady: np.ndarray
+    tables: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +61,7 @@ class Scoring:
         margin: (N,) logit of the label minus the largest other one, by the PyTorch model if any.
         distance: (N,) size of the change: the attack's norm of the pixels', or edits of a text.
         finite: (N,) bool, all logits are finite.
+        tables: (3, 3, K, N), one for each of the three ranks, see `CleanResult`.
     """
 
     torch_rank: np.ndarray
@@ -65,6 +72,7 @@ class Scoring:
     margin: np.ndarray
     distance: np.ndarray
     finite: np.ndarray
+    tables: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +95,8 @@ class AttackResult:
         nearest: (N,) distance of the nearest adversarial input at any radius; infinite where none
             was found, or the attack does not look for it.
         finite: (N,) bool, all logits under all parts are finite.
+        tables: (3, 3, K, N) for `robust`, `confirmed` and `confirmed_8bit` those of the answer that
+            the rank is of, see `CleanResult`.
     """
 
     robust: np.ndarray
@@ -101,6 +111,7 @@ class AttackResult:
     distance: np.ndarray
     nearest: np.ndarray
     finite: np.ndarray
+    tables: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +245,10 @@ class ModelResult:
         """Ranks at which accuracy is reported."""
         return self.spec.ranks(len(self.target.labels))
 
+    def shares(self, rank: np.ndarray) -> np.ndarray:
+        """How right each sample is, (N,) in [0, 1], from its rank."""
+        return self.target.task.share(rank, self.clean.label)
+
     def of(self, kind: type[Kind]) -> list[tuple[Cell, Kind]]:
         """The cells with results of one kind, in the order of the spec."""
         pairs = zip(self.spec.cells, self.cells, strict=True)
@@ -248,19 +263,46 @@ class ModelResult:
         Budgets ascend within their kind, kinds come in the order of the spec; `text` is as the spec
         spells it first.
         """
-        places: dict[tuple[str, float], Budget] = {}
-        ranks: dict[tuple[str, float], np.ndarray] = {}
-        for cell, found in self.of(AttackResult):
-            if cell.attack.replication:
-                continue
-            place = cell.budget
-            key = place.kind, place.value
-            places.setdefault(key, place)
-            known = ranks.get(key, found.robust)
-            ranks[key] = np.maximum.reduce([known, found.robust, found.confirmed])
-        kinds = list(dict.fromkeys(kind for kind, _ in places))
-        ordered = sorted(places, key=lambda key: (kinds.index(key[0]), key[1]))
-        return [(places[key], ranks[key]) for key in ordered]
+        return [
+            (
+                place,
+                np.maximum.reduce([rank for one in found for rank in (one.robust, one.confirmed)]),
+            )
+            for place, found in self._by_budget
+        ]
+
+    @cached_property
+    def _by_budget(self) -> list[tuple[Budget, list[AttackResult]]]:
+        """Each budget of `worst_cases` with the results on the attacks that had it."""
+        found: dict[tuple[str, float], tuple[Budget, list[AttackResult]]] = {}
+        for cell, one in self.of(AttackResult):
+            if not cell.attack.replication:
+                place = cell.budget
+                found.setdefault((place.kind, place.value), (place, []))[1].append(one)
+        kinds = list(dict.fromkeys(kind for kind, _ in found))
+        return [found[key] for key in sorted(found, key=lambda key: (kinds.index(key[0]), key[1]))]
+
+    @cached_property
+    def worst_tables(self) -> dict[str, np.ndarray]:
+        """The tables (3, K, N) of the answers that `worst_ranks` are of; none of classifiers."""
+        return {
+            self.place_name(place): worst_tables(
+                [rank for one in found for rank in (one.robust, one.confirmed)],
+                [table for one in found if one.tables is not None for table in one.tables[:2]],
+            )
+            for place, found in self._by_budget
+            if self.clean.tables is not None
+        }
+
+    @property
+    def largest_tables(self) -> np.ndarray | None:
+        """The tables (3, K, N) of the answers that `largest_rank` is of."""
+        largest = {place.kind: (self.place_name(place), rank) for place, rank in self.worst_cases}
+        tables = self.worst_tables
+        if not largest or not tables:
+            return None
+        names, ranks = zip(*largest.values(), strict=True)
+        return worst_tables(ranks, [tables[name] for name in names])
 
     @property
     def worst_ranks(self) -> dict[str, np.ndarray]:
@@ -279,6 +321,12 @@ class ModelResult:
         first = known.get((place.kind, place.value), place.text)
         leading = known and place.kind == self.worst_cases[0][0].kind
         return first if leading else f"{place.kind}:{first}"
+
+
+def worst_tables(ranks: Sequence[np.ndarray], tables: Sequence[np.ndarray]) -> np.ndarray:
+    """Of several answers to N samples the tables (3, K, N) of that with the largest rank (N,)."""
+    worst = np.stack(ranks).argmax(axis=0)
+    return np.take_along_axis(np.stack(tables), worst[None, None, None], axis=0)[0]
 
 
 def parts_of(target: Target, attack: Attack) -> list[tuple[Attack, Variant]]:

@@ -29,15 +29,17 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from robustness.kinds import Variant
-from robustness.logits import label_rank, margin, top_probability
+from robustness.logits import all_finite
 from robustness.progress import Meter
-from robustness.results import GRADIENTS, AttackResult, CleanResult, Scoring
+from robustness.results import GRADIENTS, AttackResult, CleanResult, Scoring, worst_tables
 from robustness.target import Target
+from robustness.tasks import Task
 
 T = TypeVar("T")
 
 
 def score_clean(
+    task: Task,
     served: np.ndarray,
     again: np.ndarray,
     torch_model: np.ndarray,
@@ -47,28 +49,32 @@ def score_clean(
     """Score clean inputs from what a model says to them.
 
     Args:
-        served: (N, K) logits of the served model.
+        task: what is measured.
+        served: (N, K) logits of the served model, of a segmenter (N, K, H, W).
         again: (N, K) its second answer; the first one where it was not asked again.
         torch_model: (N, K) logits of the PyTorch model, or else of the served model.
         label: (N,) int64 true labels, or the model's own predictions in their place.
         blind: (N,) bool, see `CleanResult`.
     """
-    finite = np.asarray(np.isfinite(np.concatenate([served, torch_model], axis=1)).all(axis=1))
+    finite = all_finite(served) & all_finite(torch_model)
+    likely = (served >= 0).all(axis=1) & (np.abs(served.sum(axis=1) - 1) < 1e-4)
+    rest = tuple(range(1, served.ndim))
     return CleanResult(
         label=label,
-        rank=label_rank(served, label),
-        index=served.argmax(axis=1),
-        probability=top_probability(served),
-        torch_index=torch_model.argmax(axis=1),
+        rank=task.rank(served, label),
+        index=task.index(served),
+        probability=task.probability(served),
+        torch_index=task.index(torch_model),
         finite=finite,
         blind=blind,
-        normalised=(served >= 0).all(axis=1) & (np.abs(served.sum(axis=1) - 1) < 1e-4),
-        unsteady=np.any(again != served, axis=1) & finite,
+        normalised=likely.all(axis=rest[:-1]),
+        unsteady=np.any(again != served, axis=rest) & finite,
+        tables=task.tables(served, label),
     )
 
 
 class Answers(NamedTuple):
-    """Logits (N, K) of PyTorch model and served model, and of the latter in 8 bit."""
+    """Logits (N, K, ...) of PyTorch model and served model, and of the latter in 8 bit."""
 
     torch_model: np.ndarray
     served: np.ndarray
@@ -88,24 +94,27 @@ def ask(
     return Answers(torch_model, served, rounded)
 
 
-def score(answers: Answers, labels: np.ndarray, distance: np.ndarray) -> Scoring:
+def score(task: Task, answers: Answers, labels: np.ndarray, distance: np.ndarray) -> Scoring:
     """Score adversarial inputs from what a model says to them.
 
     Args:
+        task: what is measured.
         answers: the model's logits.
         labels: (N,) int64 true classes.
         distance: (N,) size of each change.
     """
-    torch_rank, served_rank, rounded_rank = (label_rank(logits, labels) for logits in answers)
+    torch_rank, served_rank, rounded_rank = (task.rank(logits, labels) for logits in answers)
+    tables = [found for each in answers if (found := task.tables(each, labels)) is not None]
     return Scoring(
         torch_rank=torch_rank,
         served_rank=served_rank,
         eight_bit_rank=rounded_rank,
-        index=answers.served.argmax(axis=1),
-        probability=top_probability(answers.served),
-        margin=margin(answers.torch_model, labels),
+        index=task.index(answers.served),
+        probability=task.probability(answers.served),
+        margin=task.margin(answers.torch_model, labels),
         distance=distance,
-        finite=np.logical_and.reduce([np.isfinite(logits).all(axis=1) for logits in answers]),
+        finite=np.logical_and.reduce([all_finite(logits) for logits in answers]),
+        tables=np.stack(tables) if tables else None,
     )
 
 
@@ -151,7 +160,20 @@ def combine(
         distance=shown("distance"),
         nearest=np.full(len(worst), np.inf) if nearest is None else nearest,
         finite=np.logical_and.reduce([j.finite for j in scorings]),
+        tables=_worst_tables(clean, scorings),
     )
+
+
+def _worst_tables(clean: CleanResult, scorings: Sequence[Scoring]) -> np.ndarray | None:
+    """For each of the three ranks the tables of the answer that it is of, (3, 3, K, N)."""
+    if clean.tables is None:
+        return None
+    found = []
+    for place, name in enumerate(("torch_rank", "served_rank", "eight_bit_rank")):
+        ranks = [clean.rank, *(getattr(j, name) for j in scorings)]
+        own = [j.tables[place] for j in scorings if j.tables is not None]
+        found.append(worst_tables(ranks, [clean.tables, *own]))
+    return np.stack(found)
 
 
 def _worst_part(scorings: Sequence[Scoring]) -> np.ndarray:
@@ -163,8 +185,9 @@ def _worst_part(scorings: Sequence[Scoring]) -> np.ndarray:
 def join(parts: Sequence[T]) -> T:
     """Join the results of consecutive ranges of inputs into one of all inputs."""
     first = parts[0]
-    joined = {
-        field.name: np.concatenate([getattr(part, field.name) for part in parts], axis=-1)
-        for field in fields(first)  # pyright: ignore[reportArgumentType]  T is one of the above
-    }
+    joined: dict[str, np.ndarray | None] = {}
+    for field in fields(first):  # pyright: ignore[reportArgumentType]  T is one of the above
+        own = [getattr(part, field.name) for part in parts]
+        axis = 0 if field.name == "label" else -1  # masks begin with their sample
+        joined[field.name] = None if own[0] is None else np.concatenate(own, axis=axis)
     return type(first)(**joined)

@@ -31,7 +31,7 @@ from robustness.attacks.hopskipjump import HopSkipJump
 from robustness.attacks.hotflip import HotFlip
 from robustness.attacks.patch_fool import PatchFool
 from robustness.attacks.pdpgd import PDPGD
-from robustness.attacks.pgd import FGSM, PGD
+from robustness.attacks.pgd import FGSM, PGD, SegPGD
 from robustness.attacks.rays import RayS
 from robustness.attacks.screen import Screen
 from robustness.attacks.sigma_zero import SigmaZero
@@ -51,7 +51,14 @@ from robustness.certificates.substitutions import Substitutions
 from robustness.certificates.words import Slips, Synonyms
 from robustness.parsing import MOST, Count
 
-GateMetric = Literal["robust_accuracy", "clean_accuracy", "proved_accuracy"]
+GateMetric = Literal[
+    "robust_accuracy",
+    "clean_accuracy",
+    "proved_accuracy",
+    "robust_pixel_accuracy",
+    "clean_pixel_accuracy",
+]
+CLEAN_METRICS: tuple[GateMetric, ...] = ("clean_accuracy", "clean_pixel_accuracy")
 GateOperator = Literal[">=", ">"]
 
 _GATE = re.compile(r"\s*(\w+)\s*(>=|>)\s*(\S+)\s*", re.ASCII)
@@ -66,6 +73,7 @@ GRADIENT_VARIANTS = 2  # of elliptical attention: stopped at m, and flowing thro
 ATTACKS: dict[str, type[Attack]] = {
     "fgsm": FGSM,
     "pgd": PGD,
+    "segpgd": SegPGD,
     "apgd-ce": APGDCE,
     "apgd-t": APGDT,
     "fab-t": FABT,
@@ -194,7 +202,8 @@ class EvaluationSpec(Strict, frozen=True, json_schema_extra={"examples": EXAMPLE
         default=None,
         max_length=200,
         description="condition on the lower bound of an interval: robust_accuracy, "
-        "clean_accuracy or proved_accuracy, >= or >, and a number in [0, 1]",
+        "clean_accuracy or proved_accuracy, of segmenters robust_pixel_accuracy or "
+        "clean_pixel_accuracy, >= or >, and a number in [0, 1]",
     )
     stop: Literal["end", "early"] = Field(
         default="end",
@@ -330,8 +339,8 @@ def parse_gate(text: str) -> Gate:
     """Read a gate such as "robust_accuracy >= 0.40".
 
     Args:
-        text: `metric op threshold`; the metric is robust_accuracy, clean_accuracy or
-            proved_accuracy, the operator >= or >, the threshold lies in [0, 1].
+        text: `metric op threshold`; the metric is one of `GateMetric`, the operator >= or >, the
+            threshold lies in [0, 1].
 
     Raises:
         ValueError: the text is no such condition.

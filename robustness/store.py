@@ -8,7 +8,7 @@ inputs and results are kept in the same way.
 
 import hashlib
 import json
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -113,8 +113,16 @@ def content_digest(*arrays: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def write(path: Path, tensors: dict[str, np.ndarray], identity: dict[str, Any]) -> None:
-    """Write a shard under a temporary name, flush it to the disk and rename it."""
+def of_labels(labels: np.ndarray | None) -> list[int] | str | None:
+    """Labels (N,) as part of an identity; of masks (N, H, W) their digest."""
+    if labels is None or labels.ndim == 1:
+        return None if labels is None else labels.tolist()
+    return content_digest(labels.astype(np.int64))
+
+
+def write(path: Path, tensors: dict[str, Any], identity: dict[str, Any]) -> None:
+    """Write a shard, without what is None, under another name; flush it to the disk, rename it."""
+    tensors = {name: array for name, array in tensors.items() if array is not None}
     content = content_digest(*(tensors[name] for name in sorted(tensors)))
     record = json.dumps({"identity": identity, "content": content}, sort_keys=True)
     contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
@@ -160,9 +168,10 @@ def whole(path: Path) -> dict[str, np.ndarray]:
 
 
 def result(stored: dict[str, np.ndarray], kind: type[T]) -> T:
-    """A result of some kind from the tensors of its shard."""
-    names = [each.name for each in fields(kind)]  # pyright: ignore[reportArgumentType]  a dataclass
-    return kind(**{name: stored[name] for name in names})
+    """A result of some kind from the tensors of its shard; what may be None may be missing."""
+    known = fields(kind)  # pyright: ignore[reportArgumentType]  a dataclass
+    needed = {each.name: stored[each.name] for each in known if each.default is MISSING}
+    return kind(**needed, **{n.name: stored.get(n.name) for n in known if n.name not in needed})
 
 
 def load(path: Path, kind: type[T], identity: dict[str, Any]) -> T | None:

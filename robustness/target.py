@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from data.images import ImageSpec, decode_image, framed, to_input, to_png
-from data.sets import load_inputs
+from data.sets import IGNORED, MaskSet, load_inputs, load_masks
 from models.attention.base import has_metric, metric_gradient
 from models.layers.images import ImageModel
 from robustness.kinds import ASKING, Endpoint, InputKind, NotPossible, Variant
 from robustness.progress import Meter
+from robustness.tasks import Classification, Segmentation, Task
 from runtimes.artifact import Artifact
 from runtimes.base import Runtime, RuntimeUnavailable
 from runtimes.registry import open_runtime
@@ -54,6 +55,12 @@ class Target:
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     reads: ClassVar[InputKind]
+    task: ClassVar[Task] = Classification()
+
+    @property
+    def answer_shape(self) -> tuple[int, ...]:
+        """Shape of the logits of one input, (K,)."""
+        return (len(self.labels),)
 
     @property
     def names_class(self) -> bool:
@@ -104,6 +111,10 @@ class Target:
     def load(self, part: Any) -> np.ndarray | list[str]:
         """Inputs as the model reads them, from a set of what it `reads`."""
         raise NotImplementedError
+
+    def truth(self, part: Any) -> np.ndarray | None:
+        """The labels of the inputs of a set, (N,) int64; None where it has none."""
+        return part.labels
 
     def predict(self, inputs: Inputs, meter: Meter | None = None) -> np.ndarray:
         """Logits (N, K) float32 of the served model.
@@ -167,13 +178,13 @@ class Target:
             if meter is not None:
                 meter.before()
             logits = np.array(answer(part), dtype=np.float32)
-            expected = (len(part), len(self.labels))
+            expected = (len(part), *self.answer_shape)
             if logits.shape != expected:
                 raise ValueError(f"logits of {self.name!r} must be {expected}, got {logits.shape}")
             if meter is not None:
                 meter.after(len(part))
             parts.append(logits)
-        return np.concatenate(parts) if parts else np.zeros((0, len(self.labels)), np.float32)
+        return np.concatenate(parts) if parts else np.zeros((0, *self.answer_shape), np.float32)
 
     def _batches(self, inputs: Inputs) -> Iterator[Inputs]:
         yield inputs
@@ -245,6 +256,24 @@ class ImageTarget(Target):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MaskTarget(ImageTarget):
+    """One segmenter under evaluation: logits (N, K, H, W), labels (N, H, W) with `IGNORED`."""
+
+    task: ClassVar[Task] = Segmentation()
+
+    @property
+    def answer_shape(self) -> tuple[int, ...]:
+        """(K, H, W)."""
+        return len(self.labels), self.image_spec.height, self.image_spec.width
+
+    def truth(self, part: Any) -> np.ndarray | None:
+        """The masks of a set, (N, H, W) int64; None where it has none."""
+        if not isinstance(part, MaskSet):
+            return None
+        return load_masks(part, self.image_spec).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NormalizedTarget(ImageTarget):
     """An image model that is given images as it normalizes them itself.
 
@@ -287,6 +316,8 @@ def normalized(target: Target) -> NormalizedTarget:
         NotPossible: nobody knows how it normalizes images.
     """
     model = target.torch_model
+    if target.task.answer == "pixels":
+        raise NotPossible("space must be pixels: the papers attack no segmenter")
     if not isinstance(target, ImageTarget) or not isinstance(model, ImageModel):
         raise NotPossible(f"space must be pixels: {target.name!r} does not say how it normalizes")
     mean, std = (one.detach().cpu().double().numpy()[0] for one in (model.mean, model.std))
@@ -314,7 +345,16 @@ def open_scorer(artifact: Artifact, threads: int) -> Runtime:
 
 def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """A sum and not a mean, so that a sample's gradient does not shrink with the batch."""
-    return nn.functional.cross_entropy(logits, labels, reduction="sum")
+    return cross_entropies(logits, labels).sum()
+
+
+def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """The cross-entropy of each sample (B,), of a segmentation of each pixel (B, H, W).
+
+    That of a pixel whose label is `IGNORED` is 0.
+    """
+    none = IGNORED if labels.ndim > 1 else -1
+    return nn.functional.cross_entropy(logits, labels, reduction="none", ignore_index=none)
 
 
 def input_gradient(
@@ -330,13 +370,13 @@ def input_gradient(
     Args:
         target: the model.
         inputs: (B, C, H, W) float32.
-        labels: (B,) int64.
+        labels: (B,) int64, of a segmenter (B, H, W).
         meter: told of the evaluation.
-        loss: from logits (B, K) and labels (B,) to a sum over the samples.
+        loss: from logits (B, K, ...) and labels to a sum over the samples.
 
     Returns:
-        Logits (B, K) and gradients (B, C, H, W), both float32; zero where the logits do not depend
-        on the inputs, or the PyTorch model hides how.
+        Logits (B, K, ...) and gradients (B, C, H, W), both float32; zero where the logits do not
+        depend on the inputs, or the PyTorch model hides how.
     """
     torch_model = target.require_torch_model()
     meter.before()

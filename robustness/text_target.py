@@ -20,6 +20,7 @@ from robustness.progress import Meter
 from robustness.target import (
     ImageTarget,
     Inputs,
+    MaskTarget,
     Target,
     device_of,
     gradient_path,
@@ -27,7 +28,7 @@ from robustness.target import (
     undisturbed,
 )
 from runtimes.artifact import Artifact
-from runtimes.manifest import RANDOM, RANDOM_TOKENS
+from runtimes.manifest import MASKS, RANDOM, RANDOM_TOKENS
 from runtimes.torch_model import load_torch_model
 
 Relabel = Callable[[str], int | None]
@@ -176,7 +177,7 @@ def open_model(artifact: Artifact, *, threads: int) -> Target:
     recomputed after every edit.
 
     Args:
-        artifact: a verified artifact of either task.
+        artifact: a verified artifact of any task.
         threads: threads of the runtime.
     """
     common: dict[str, Any] = {
@@ -189,7 +190,8 @@ def open_model(artifact: Artifact, *, threads: int) -> Target:
         "notes": tuple(_notes(artifact)),
     }
     if artifact.manifest.reads == "images":
-        return ImageTarget(**common, image_spec=artifact.image_spec, graph=artifact.graph)
+        kind = MaskTarget if artifact.manifest.task == MASKS else ImageTarget
+        return kind(**common, image_spec=artifact.image_spec, graph=artifact.graph)
     tokenizer = artifact.tokenizer()
     relabel = listops.value_of if reads_listops(tokenizer, artifact.labels) else None
     max_len = artifact.text_spec.max_len

@@ -11,7 +11,8 @@ import numpy as np
 
 from core.environment import code_digest
 from core.files import find_by_digest
-from data.sets import Origin, TextSet
+from data.masks import open_masks
+from data.sets import IGNORED, Origin, TextSet
 from data.sources import ImageSet, open_images, open_texts
 from robustness import store
 from robustness.chunks import model_result
@@ -88,7 +89,7 @@ def verify(
             meter = Meter(_cost(report, targets, len(rows)), on_progress=on_progress)
             for result in results:
                 clean = _clean_inputs(path.parent, result, len(report.samples))
-                _check_inputs(report, result, results[0], labels)
+                _check_inputs(report, result, results[0], _truth(report, results, labels))
                 if data is not None:
                     _check_source(report, result.target, clean, data)
                 rescore(report, path.parent, result, clean, rows, meter, outcome)
@@ -243,13 +244,29 @@ def _stored_results(
             model_result(report.spec, target, store.ranges(count), folder) for target in targets
         ]
         parts = [part for result in results for part in (result.clean, *result.cells)]
-        sizes = {np.shape(getattr(part, one.name))[-1] for part in parts for one in fields(part)}
+        sizes = {size for part in parts for size in _counts(part)}
         if sizes != {count}:
             raise Refuted("the stored results speak of another number of inputs")
-        outcome.refuted += _wrong_figures(report, results, labels)
+        outcome.refuted += _wrong_figures(report, results, _truth(report, results, labels))
     except (LookupError, OverflowError, TypeError, ValueError) as error:
         raise Refuted("the stored results do not hold what they should") from error
     return results
+
+
+def _counts(part: Any) -> Iterator[int]:
+    """Of how many inputs each array of a result speaks; masks begin with their sample."""
+    for one in fields(part):
+        if (found := getattr(part, one.name)) is not None:
+            yield np.shape(found)[0 if one.name == "label" else -1]
+
+
+def _truth(
+    report: Report, results: Sequence[ModelResult], labels: np.ndarray | None
+) -> np.ndarray | None:
+    """The labels of a report; of a segmenter, which tells none, those that its results hold."""
+    task = results[0].target.task
+    masks = task.answer == "pixels" and report.summary.metric == task.metric
+    return results[0].clean.label if masks else labels
 
 
 def _wrong_figures(
@@ -308,9 +325,11 @@ def _check_inputs(
             f"the stored inputs of {target.name} or the labels are not those that the report was "
             "made of"
         )
-    if not np.array_equal(result.clean.label, result.clean.index if labels is None else labels):
+    own = result.clean.index if result.clean.label.ndim == 1 else result.clean.label
+    if not np.array_equal(result.clean.label, own if labels is None else labels):
         raise Refuted(f"the results of {target.name} are about other labels")
-    if not np.isin(result.clean.label, range(len(target.labels))).all():
+    known = [*range(len(target.labels)), *([IGNORED] if result.clean.label.ndim > 1 else [])]
+    if not np.isin(result.clean.label, known).all():
         raise Refuted(f"a label of {target.name} is not a class")
 
 
@@ -331,8 +350,7 @@ def _clean_inputs(folder: Path, result: ModelResult, count: int) -> Inputs:
 
 def _check_source(report: Report, target: Target, clean: Inputs, data: str) -> None:
     """Compare stored inputs and labels with a data set, sample by sample."""
-    opened = open_texts if target.reads == "text" else open_images
-    source = opened(data, label_names=list(target.labels), class_map=report.spec.class_map)
+    source = _opened_source(report, target, data)
     part = source.take(_places(report, source))
     labels = [None] * len(part) if part.labels is None else part.labels.tolist()
     for sample, label in zip(report.samples, labels, strict=True):
@@ -342,6 +360,14 @@ def _check_source(report: Report, target: Target, clean: Inputs, data: str) -> N
         [found] = target.load(part.take([row]))
         if not np.array_equal(found, clean[row]):
             raise Refuted(f"input {row + 1} ({sample.name}) is another one in the data")
+
+
+def _opened_source(report: Report, target: Target, data: str) -> ImageSet | TextSet:
+    labels = list(target.labels)
+    if target.task.answer == "pixels":
+        return open_masks(data, label_names=labels)
+    opened = open_texts if target.reads == "text" else open_images
+    return opened(data, label_names=labels, class_map=report.spec.class_map)
 
 
 def _places(report: Report, source: ImageSet | TextSet) -> list[int]:

@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from core.names import nearest
-from robustness.kinds import ASKING, InputKind, Shows, Variant
+from robustness.kinds import ASKING, Answer, InputKind, Shows, Variant
 from robustness.parsing import L2_LIMIT, Radii, parse_eps
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ class Info:
         paper: where it comes from.
         what: what it does, in half a sentence.
         input: what it changes.
+        answers: the answers of models that it attacks: one class for an input, or for each pixel.
         access: what of the model it needs: gradients of the differentiable model, the scores of
             the served one, the class that it answers with, weights of an architecture whose proofs
             are known, such weights where no token sees another one, the graph served in fp32, or
@@ -117,6 +118,7 @@ class Info:
     paper: str
     what: str
     input: InputKind = "image"
+    answers: tuple[Answer, ...] = ("class",)
     access: Access = "gradient"
     budget: str = "eps"
     norms: tuple[Norm, ...] = ()
@@ -157,7 +159,8 @@ class Batch:
 
     Attributes:
         inputs: (B, C, H, W) float32 in [0, 1], or B texts.
-        labels: (B,) int64 true classes; a change may alter them where they can be computed.
+        labels: (B,) int64 true classes, of a segmenter (B, H, W); a change may alter them where
+            they can be computed.
         found: more that an attack tells of each input: of texts "edits" and "queries", of the
             nearest adversarial inputs "nearest", their distance.
     """
@@ -530,14 +533,15 @@ def check_images(batch: Batch, seeds: Sequence[int], space: Space = "pixels") ->
 
     Raises:
         ValueError: images are not (N, C, H, W) float32, or pixels not in [0, 1]; labels are not
-            (N,) int64, or there is not one seed an image.
+            (N,) or (N, H, W) int64, or there is not one seed an image.
     """
     images, labels = batch.images, batch.labels
     if images.dtype != np.float32 or images.ndim != 4:
         raise ValueError(f"images must be (N, C, H, W) float32, got {images.shape} {images.dtype}")
     if space == "pixels" and not ((images >= 0) & (images <= 1)).all():
         raise ValueError("images must lie in [0, 1]")
-    if labels.dtype != np.int64 or labels.shape != images.shape[:1]:
+    masks = (len(images), *images.shape[2:])
+    if labels.dtype != np.int64 or labels.shape not in (images.shape[:1], masks):
         raise ValueError(
             f"labels must be ({len(images)},) int64, got {labels.shape} {labels.dtype}"
         )

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from core.environment import code_digest, python_and_machine, versions
-from core.stats import mcnemar, paired_interval
+from core.stats import bootstrap_interval, mcnemar, paired_interval
 from data.sets import Origin
 from robustness.attacks.corruptions.attack import split
 from robustness.brackets import brackets
@@ -24,7 +24,7 @@ from robustness.results import (
     parts_of,
 )
 from robustness.sanity.checks import CONTRADICTED, find_warnings, not_tried, notes
-from robustness.spec import Cell, EvaluationSpec, GateMetric, parse_gate
+from robustness.spec import CLEAN_METRICS, Cell, EvaluationSpec, GateMetric, parse_gate
 from robustness.store import SHARD_SIZE, content_digest
 
 _LIBRARIES = ("numpy", "onnxruntime", "pillow", "scipy", "torch", "torchattacks")
@@ -90,14 +90,14 @@ def build_report(
         environment=environment,
         notes=notes(results),
         not_tried=[said for one in results if (said := not_tried(one.target)) is not None],
-        definitions=_definitions(first.spec, summary, first.target.reads),
+        definitions=_definitions(first, summary),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 
-def _definitions(spec: EvaluationSpec, summary: schema.Summary, kind: str) -> dict[str, str]:
+def _definitions(result: ModelResult, summary: schema.Summary) -> dict[str, str]:
     """The definitions of what the report has."""
-    model = summary.models[0]
+    model, spec, kind = summary.models[0], result.spec, result.target.reads
     has = dict.fromkeys(("robust", "confirmed", "transfer_gap", "worst"), bool(model.attacks))
     has |= {
         "confirmed_8bit": bool(model.attacks) and kind == "image",
@@ -110,7 +110,10 @@ def _definitions(spec: EvaluationSpec, summary: schema.Summary, kind: str) -> di
         "bracket": bool(model.brackets),
         "stability": summary.metric == "stability",
     }
-    found = {term: text for term, text in schema.DEFINITIONS.items() if has.get(term, True)}
+    known = dict(schema.DEFINITIONS)
+    if result.target.task.answer == "pixels":
+        known |= schema.PIXEL_DEFINITIONS
+    found = {term: text for term, text in known.items() if has.get(term, True)}
     return found | ({"ci": schema.SEQUENCE} if spec.stop == "early" else {})
 
 
@@ -124,7 +127,7 @@ def _summary(
     results: Sequence[ModelResult], data: schema.Data, *, labelled: bool
 ) -> schema.Summary:
     spec, kind = results[0].spec, data.kind
-    metric = "accuracy" if labelled else "stability"
+    metric = results[0].target.task.metric if labelled else "stability"
     # Classes that the user says are alike are not known to be.
     compared = data.classes is not None and spec.class_map is None
     warnings = [
@@ -165,19 +168,43 @@ def _comparison(
     first, second = results
     others = second.worst_ranks
     mine, theirs = first.largest_rank, second.largest_rank
+
+    def pair(own: np.ndarray, other: np.ndarray) -> schema.Pair:
+        """Both models' shares, from their ranks (N,)."""
+        shares = first.shares(own), second.shares(other)
+        return (_pixel_pair if first.target.task.answer == "pixels" else _pair)(*shares)
+
     found = schema.Comparison(
         first=first.target.name,
         second=second.target.name,
-        clean=_pair(first.clean.rank, second.clean.rank),
-        worst={key: _pair(rank, others[key]) for key, rank in first.worst_ranks.items()},
-        largest=None if mine is None or theirs is None else _pair(mine, theirs),
+        clean=pair(first.clean.rank, second.clean.rank),
+        worst={key: pair(rank, others[key]) for key, rank in first.worst_ranks.items()},
+        largest=None if mine is None or theirs is None else pair(mine, theirs),
         finding="",
     )
     return found.model_copy(update={"finding": sentences.comparison(models, found, metric)})
 
 
+def _pixel_pair(first: np.ndarray, second: np.ndarray) -> schema.Pair:
+    """The pixel accuracies (N,) of two segmenters, image by image."""
+    change = first - second
+    better, worse = int((change > 0).sum()), int((change < 0).sum())
+    return schema.Pair(
+        first=float(first.mean()),
+        second=float(second.mean()),
+        difference=float(change.mean()),
+        ci=bootstrap_interval(lambda drawn: drawn @ change / len(change), len(change)),
+        both=int((change == 0).sum()),
+        only_first=better,
+        only_second=worse,
+        neither=0,
+        p_value=mcnemar(better, worse),
+    )
+
+
 def _pair(first: np.ndarray, second: np.ndarray) -> schema.Pair:
-    a, b = first == 0, second == 0
+    """Which inputs (N,) two classifiers are right on: 1, else 0."""
+    a, b = first == 1, second == 1
     only_first, only_second = int((a & ~b).sum()), int((b & ~a).sum())
     return schema.Pair(
         first=float(a.mean()),
@@ -202,7 +229,7 @@ def _gate(
     text = spec.gate or ""
     gate = parse_gate(text)
     # Without labels the model is compared with itself: clean accuracy is 1 whatever the model.
-    meaningful = labelled or gate.metric != "clean_accuracy"
+    meaningful = labelled or gate.metric not in CLEAN_METRICS
     figure = _gated(gate.metric, model)
     lower = 0.0 if figure is None else figure.ci[0]
     reason = _gate_reason(gate.metric, model, figure)
@@ -230,7 +257,7 @@ def _gated(metric: GateMetric, model: schema.ModelFigures) -> schema.Figure | No
     """The figure that a gate is about."""
     if metric == "proved_accuracy":
         return model.proved
-    return model.clean if metric == "clean_accuracy" else model.largest
+    return model.clean if metric in CLEAN_METRICS else model.largest
 
 
 def _gate_reason(
@@ -239,7 +266,7 @@ def _gate_reason(
     if figure is None:
         missing = "proof" if metric == "proved_accuracy" else "attack"
         return f"no {missing} of the spec has a budget, so nothing was measured"
-    where = "clean" if metric == "clean_accuracy" else f"worst case {sentences.at_largest(model)}"
+    where = "clean" if metric in CLEAN_METRICS else f"worst case {sentences.at_largest(model)}"
     if metric == "proved_accuracy":
         where = f"proved {sentences.at_proved(model)}"
     return f"{where}: lower bound {figure.ci[0]:.4f} of {figure.top1:.4f}"
@@ -254,7 +281,7 @@ def _samples(
         schema.Sample(
             index=i,
             name=plain(name),
-            label=None if labels is None else int(labels[i]),
+            label=None if labels is None or labels.ndim > 1 else int(labels[i]),
             models=[found[i] for found in by_model],
         )
         for i, name in enumerate(names)
@@ -266,7 +293,7 @@ def _model_flags(result: ModelResult) -> list[schema.ModelFlags]:
     attacks = [_attack_flags(result, *pair) for pair in result.of(AttackResult)]
     corruptions, certificates = _corruption_flags(result), _certificates(result)
     proofs = _proof_flags(result)
-    minimal = nearest(result)
+    minimal, pixels = nearest(result), _pixels(result, clean.rank)
     return [
         schema.ModelFlags(
             name=result.target.name,
@@ -274,6 +301,7 @@ def _model_flags(result: ModelResult) -> list[schema.ModelFlags]:
                 index=int(clean.index[i]),
                 probability=_shown(result, clean.probability[i]),
                 correct=bool(clean.rank[i] == 0),
+                pixel_accuracy=pixels[i],
             ),
             attacks=[found[i] for found in attacks],
             corruptions=[found[i] for found in corruptions],
@@ -288,6 +316,9 @@ def _model_flags(result: ModelResult) -> list[schema.ModelFlags]:
 def _attack_flags(result: ModelResult, cell: Cell, found: AttackResult) -> list[schema.AttackFlags]:
     made_by = parts_of(result.target, cell.attack)  # what `AttackResult.worst` counts
     attack, ways = cell.attack, by_gradients(found)
+    robust, confirmed, in_8bit = (
+        _pixels(result, rank) for rank in (found.robust, found.confirmed, found.confirmed_8bit)
+    )
     return [
         schema.AttackFlags(
             name=attack.label,
@@ -303,10 +334,19 @@ def _attack_flags(result: ModelResult, cell: Cell, found: AttackResult) -> list[
             robust=bool(found.robust[i] == 0),
             confirmed=bool(found.confirmed[i] == 0),
             confirmed_8bit=bool(found.confirmed_8bit[i] == 0) if attack.in_8bit else None,
+            robust_pixel_accuracy=robust[i],
+            confirmed_pixel_accuracy=confirmed[i],
+            confirmed_8bit_pixel_accuracy=in_8bit[i] if attack.in_8bit else None,
             gradients={way: bool(row[i] == 0) for way, row in ways.items()} or None,
         )
         for i in range(len(found.robust))
     ]
+
+
+def _pixels(result: ModelResult, rank: np.ndarray) -> list[float] | list[None]:
+    """The pixel accuracy of every image; None of what has no pixels to count."""
+    pixels = result.target.task.answer == "pixels"
+    return result.shares(rank).tolist() if pixels else [None] * len(rank)
 
 
 def _corruption_flags(result: ModelResult) -> list[list[schema.CorruptionFlags]]:

@@ -68,9 +68,10 @@ def render(report: Report, exhibits: Sequence[tuple[Example, Pixels | Texts | No
     ends = sentences.ends(report.spec)
     style = (_HERE / "report.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    quantity = (
-        "Predictions kept" if report.summary.metric == "stability" else "Classified correctly"
-    )
+    quantity = "Classified correctly"
+    if report.summary.metric != "accuracy":
+        kept = report.summary.metric == "stability"
+        quantity = "Predictions kept" if kept else "Pixels classified correctly"
     return _template().render(
         report=report,
         summary=report.summary,

@@ -56,6 +56,22 @@ DEFINITIONS = {
     "stability": "no labels were given: the model's own prediction on the unchanged input stands "
     "in, so the figures say how stable its predictions are, not whether they are correct",
 }
+PIXEL_DEFINITIONS = {
+    "clean": "share of the pixels of an image whose class is right, the mean over images, scored "
+    "on the served model; pixels without a class count nowhere",
+    "robust": "the same on the adversarial image, scored on the model's PyTorch model in float32, "
+    "or on the unchanged one (served model) where that is lower; models with elliptical attention "
+    "are attacked with gradients stopped at m and flowing through m, and the worse of both counts, "
+    "image by image",
+    "confirmed": "the same stored adversarial images, scored again on the served model",
+    "worst": "the lowest pixel accuracy of an image under every attack with that budget, on the "
+    "PyTorch model and on the served model, image by image",
+    "mean_iou": "of all pixels together: intersection over union of true and predicted pixels, the "
+    "mean over the classes that occur in either; under attack of the answers that the pixel "
+    "accuracy is of",
+    "ci": "95 % percentile interval of the bootstrap over images",
+}
+"""Definitions in the report on a segmenter that other models have otherwise, or not at all."""
 SEQUENCE = (
     "95 % confidence sequence: what the number of inputs alone leaves open, whenever one stops"
 )
@@ -74,11 +90,17 @@ class Part(BaseModel):
 
 
 class Figure(Part):
-    """An accuracy in [0, 1] with its 95 % interval, and the same at other ranks."""
+    """An accuracy in [0, 1] with its 95 % interval, and the same at other ranks.
+
+    Of a segmentation it is the mean over images of their pixel accuracy; `mean_iou` with its
+    interval is of all pixels together.
+    """
 
     top1: float
     ci: tuple[float, float]
     top_k: dict[str, float]
+    mean_iou: float | None = None
+    mean_iou_ci: tuple[float, float] | None = None
 
 
 class PartFigures(Part):
@@ -101,9 +123,12 @@ class AttackFigures(Part):
     `gradients` has the accuracy by each way of taking gradients where there are two, `parts` what
     each part of an attack like AutoAttack misled.
 
-    `successes` counts correct inputs that the attack changed the prediction of, `served_successes`
-    those among them that also mislead the served model, `png_successes` those that still do as an
-    8-bit PNG (None for texts), and `served_only` the inputs that mislead the served model alone.
+    `confirmed_mean_iou` and `confirmed_8bit_mean_iou` are those of a segmentation.
+
+    `successes` counts correct inputs (of a segmentation all) that the attack changed the prediction
+    of, `served_successes` those among them that also mislead the served model, `png_successes`
+    those that still do as an 8-bit PNG (None for texts), and `served_only` the inputs that mislead
+    the served model alone.
     """
 
     name: str
@@ -122,6 +147,8 @@ class AttackFigures(Part):
     confirmed_top_k: dict[str, float]
     confirmed_8bit_top_k: dict[str, float] | None
     transfer_gap: float
+    confirmed_mean_iou: float | None = None
+    confirmed_8bit_mean_iou: float | None = None
     successes: int
     served_successes: int
     png_successes: int | None
@@ -281,7 +308,8 @@ class ModelFigures(Part):
 class Pair(Part):
     """Two models on the same samples: accuracies, difference with its 95 % interval, counts.
 
-    `p_value` is that of the exact test of McNemar.
+    `p_value` is that of the exact test of McNemar. Of segmentations the counts are of images on
+    which one model is right on more pixels, and the test is that of signs; `both` are alike.
     """
 
     first: float
@@ -336,7 +364,7 @@ class Summary(Part):
 
     headline: str
     findings: list[str]
-    metric: Literal["accuracy", "stability"]
+    metric: Literal["accuracy", "pixel accuracy", "stability"]
     top_k: list[int]
     models: list[ModelFigures]
     comparison: Comparison | None
@@ -346,11 +374,15 @@ class Summary(Part):
 
 
 class CleanFlags(Part):
-    """One model on one unchanged sample; `probability` is None where logits are not finite."""
+    """One model on one unchanged sample; `probability` is None where logits are not finite.
+
+    Of a segmentation `index` is the class of most pixels, and `correct` says that all are right.
+    """
 
     index: int
     probability: float | None
     correct: bool
+    pixel_accuracy: float | None = None
 
 
 class AttackFlags(Part):
@@ -378,6 +410,9 @@ class AttackFlags(Part):
     robust: bool
     confirmed: bool
     confirmed_8bit: bool | None
+    robust_pixel_accuracy: float | None = None
+    confirmed_pixel_accuracy: float | None = None
+    confirmed_8bit_pixel_accuracy: float | None = None
     gradients: dict[Variant, bool] | None
 
 

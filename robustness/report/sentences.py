@@ -108,6 +108,9 @@ def of_attack(attack: AttackFigures, samples: int, metric: str, ends: str) -> st
     share = percent(attack.robust.top1, samples)
     kept = "keeps its prediction on" if metric == "stability" else "is correct on"
     inside, inputs = interval(attack.robust.ci, samples), count(samples, "input")
+    if attack.robust.mean_iou is not None:
+        inputs = f"the pixels of {count(samples, 'image')}"
+        ends = f"mean IoU {percent(attack.robust.mean_iou, samples)}; {ends}"
     again = f"; {percent(attack.confirmed, samples)} as served"
     if attack.confirmed_8bit is not None:
         again += f", {percent(attack.confirmed_8bit, samples)} in 8 bit"
@@ -175,7 +178,8 @@ def of_certificate(found: CertificateFigures, samples: int) -> str:
 def of_figure(figure: Figure, samples: int, metric: str) -> str:
     """An accuracy with its interval, in a line."""
     share, ends = percent(figure.top1, samples), interval(figure.ci, samples)
-    return f"{metric} {share}, 95{NBSP}% interval {ends}, {samples:,} samples"
+    iou = "" if figure.mean_iou is None else f", {_iou(figure, samples)}"
+    return f"{metric} {share}, 95{NBSP}% interval {ends}{iou}, {samples:,} samples"
 
 
 def outcome(model: ModelFigures) -> str:
@@ -241,6 +245,8 @@ def headline(model: ModelFigures, metric: str, kind: str, ends: str = INTERVAL) 
         kind: "image" or "text".
         ends: what the ends beside an accuracy are, see `ends`.
     """
+    if model.clean.mean_iou is not None:
+        return _pixels(model, metric)
     if metric == "stability":
         return _stability(model, kind, ends)
     right = _hits(model.clean, model.samples)
@@ -253,6 +259,26 @@ def headline(model: ModelFigures, metric: str, kind: str, ends: str = INTERVAL) 
     stays = "none" if not left else "all of them" if left == right else f"{left:,}"
     remain = "remains" if left == 1 and left != right else "remain"
     return f"{start} Under the worst attack {at_largest(model)}, {stays} {remain} correct."
+
+
+def _pixels(model: ModelFigures, metric: str) -> str:
+    """The result of a segmenter."""
+    right, remain = ("right", "remain right")
+    if metric == "stability":
+        right, remain = ("compared with its own answer", "keep their class")
+    start = (
+        f"{model.name} is {right} on {percent(model.clean.top1, model.samples)} of the pixels of "
+        f"{count(model.samples, 'image')} ({_iou(model.clean, model.samples)})."
+    )
+    if model.largest is None:
+        return f"{start} No attack was run."
+    left = percent(model.largest.top1, model.samples)
+    iou = _iou(model.largest, model.samples)
+    return f"{start} Under the worst attack {at_largest(model)}, {left} {remain} ({iou})."
+
+
+def _iou(figure: Figure, samples: int) -> str:
+    return f"mean IoU {percent(figure.mean_iou, samples)}"
 
 
 def _stability(model: ModelFigures, kind: str, ends: str) -> str:
@@ -393,7 +419,8 @@ def comparison(summary_models: list[ModelFigures], other: Comparison, metric: st
     if not pair.only_first and not pair.only_second:
         found = f"{start}: no difference."
     else:
-        test = f"difference {points(pair)}, exact McNemar test, {p_value(pair)}"
+        name = "exact McNemar test" if first.clean.mean_iou is None else "sign test over images"
+        test = f"difference {points(pair)}, {name}, {p_value(pair)}"
         better = first.name if pair.difference > 0 else second.name
         found = f"{start}. A difference this small may be chance ({test})."
         if pair.difference and pair.p_value < SIGNIFICANT:

@@ -2,12 +2,11 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from core.stats import confidence_sequence, mean_interval
+from core.stats import bootstrap_interval, confidence_sequence, mean_interval
 from robustness.attacks.base import Norm
 from robustness.attacks.corruptions.attack import mean_corruption_error, split
 from robustness.brackets import Bracket, brackets, misled, proved_rank
@@ -25,6 +24,7 @@ from robustness.results import (
     parts_of,
 )
 from robustness.spec import Cell
+from robustness.tasks import mean_iou
 
 _CURVE = 41  # points of a curve that has one step per sample
 
@@ -49,10 +49,13 @@ def model_figures(
         runtime=target.runtime.name,
         precision=target.runtime.precision,
         samples=len(result.clean.rank),
-        clean=_figure(result, result.clean.rank),
+        clean=_figure(result, result.clean.rank, result.clean.tables),
         attacks=[_attack(cell, result, one, metric) for cell, one in result.of(AttackResult)],
-        worst={key: _figure(result, rank) for key, rank in result.worst_ranks.items()},
-        largest=None if largest is None else _figure(result, largest),
+        worst={
+            key: _figure(result, rank, result.worst_tables.get(key))
+            for key, rank in result.worst_ranks.items()
+        },
+        largest=None if largest is None else _figure(result, largest, result.largest_tables),
         minimal=[_minimal(norm, found) for norm, found in nearest(result).items()],
         corruptions=_corruptions(result),
         corrupted=_corrupted(result),
@@ -70,13 +73,27 @@ def model_figures(
     return found.model_copy(update={"outcome": outcome(found)})
 
 
-def _figure(result: ModelResult, rank: np.ndarray) -> schema.Figure:
-    """An accuracy with its interval, and the same at other ranks, from ranks (N,)."""
-    return schema.Figure(
-        top1=accuracy(rank),
-        ci=_interval(result, rank == 0),
-        top_k=_by_rank(rank, result.top_k),
+def _figure(
+    result: ModelResult, rank: np.ndarray, tables: np.ndarray | None = None
+) -> schema.Figure:
+    """An accuracy with its interval, and the same at other ranks, from ranks (N,).
+
+    Of a segmentation with the mean IoU, from tables (3, K, N).
+    """
+    shares = result.shares(rank)
+    found = schema.Figure(
+        top1=float(shares.mean()), ci=_interval(result, shares), top_k=_by_rank(result, rank)
     )
+    if tables is None:
+        return found
+    rows, shape = tables.reshape(-1, tables.shape[-1]).T, tables.shape[:2]
+    ends = bootstrap_interval(lambda drawn: mean_iou((drawn @ rows).reshape(-1, *shape)), len(rows))
+    return found.model_copy(update={"mean_iou": _mean_iou(tables), "mean_iou_ci": ends})
+
+
+def _mean_iou(tables: np.ndarray) -> float:
+    """From tables (3, K, N)."""
+    return float(mean_iou(tables.sum(axis=-1)))
 
 
 def _top1(result: ModelResult, rank: np.ndarray) -> schema.Figure:
@@ -88,6 +105,8 @@ def _interval(result: ModelResult, shares: np.ndarray) -> tuple[float, float]:
     """The 95 % interval of the mean of shares (N,), each in [0, 1]."""
     if result.spec.stop == "early":
         return confidence_sequence(math.fsum(shares), len(shares))
+    if result.target.task.answer == "pixels":
+        return bootstrap_interval(lambda drawn: drawn @ shares / len(shares), len(shares))
     return mean_interval(shares.tolist())
 
 
@@ -96,8 +115,10 @@ def accuracy(rank: np.ndarray, k: int = 1) -> float:
     return float((rank < k).mean())
 
 
-def _by_rank(rank: np.ndarray, top_k: Sequence[int]) -> dict[str, float]:
-    return {str(k): accuracy(rank, k) for k in top_k}
+def _by_rank(result: ModelResult, rank: np.ndarray) -> dict[str, float]:
+    later = {str(k): accuracy(rank, k) for k in result.top_k if k > 1}
+    first = {"1": float(result.shares(rank).mean())} if 1 in result.top_k else {}
+    return first | later
 
 
 def _attack(
@@ -105,8 +126,13 @@ def _attack(
 ) -> schema.AttackFigures:
     attack, place = cell.attack, cell.budget
     steps, alpha = attack.settings(place)
-    top_k, on_images = result.top_k, attack.in_8bit
-    robust, confirmed = _figure(result, found.robust), accuracy(found.confirmed)
+    on_images = attack.in_8bit
+    tables = [None] * 3 if found.tables is None else list(found.tables)
+    robust = _figure(result, found.robust, tables[0])
+    confirmed, in_8bit = (
+        float(result.shares(rank).mean()) for rank in (found.confirmed, found.confirmed_8bit)
+    )
+    iou = [None if table is None else _mean_iou(table) for table in tables]
     made = schema.AttackFigures(
         name=attack.label,
         title=attack.title,
@@ -120,13 +146,18 @@ def _attack(
         alpha=alpha,
         robust=robust,
         confirmed=confirmed,
-        confirmed_8bit=accuracy(found.confirmed_8bit) if on_images else None,
-        confirmed_top_k=_by_rank(found.confirmed, top_k),
-        confirmed_8bit_top_k=_by_rank(found.confirmed_8bit, top_k) if on_images else None,
+        confirmed_8bit=in_8bit if on_images else None,
+        confirmed_top_k=_by_rank(result, found.confirmed),
+        confirmed_8bit_top_k=_by_rank(result, found.confirmed_8bit) if on_images else None,
         transfer_gap=confirmed - robust.top1,
-        **_successes(result.clean.rank, found, on_images=on_images),
+        confirmed_mean_iou=iou[1],
+        confirmed_8bit_mean_iou=iou[2] if on_images else None,
+        **_successes(result, found, on_images=on_images),
         parts=_parts(result, cell, found),
-        gradients={way: accuracy(rank) for way, rank in by_gradients(found).items()} or None,
+        gradients={
+            way: float(result.shares(rank).mean()) for way, rank in by_gradients(found).items()
+        }
+        or None,
         finding="",
     )
     return made.model_copy(
@@ -152,10 +183,12 @@ def _parts(result: ModelResult, cell: Cell, found: AttackResult) -> list[schema.
     ]
 
 
-def _successes(clean: np.ndarray, found: AttackResult, *, on_images: bool) -> dict[str, Any]:
-    """How many inputs an attack misled the model on, from ranks (N,) without and with attack."""
-    correct, misled = clean == 0, found.robust > 0
-    served, png = found.confirmed > 0, found.confirmed_8bit > 0
+def _successes(result: ModelResult, found: AttackResult, *, on_images: bool) -> dict[str, Any]:
+    """How many inputs an attack misled the model on; of an image's pixels some are wrong always."""
+    clean = result.clean.rank
+    correct = (clean == 0) | (result.target.task.answer == "pixels")
+    misled, served = found.robust > clean, found.confirmed > clean
+    png = found.confirmed_8bit > clean
     return {
         "successes": int((correct & misled).sum()),
         "served_successes": int((correct & misled & served).sum()),
@@ -320,6 +353,8 @@ def _called(cell: Cell) -> str:
 
 def _classes(result: ModelResult) -> list[schema.ClassFigures]:
     label, worst = result.clean.label, result.worst_ranks
+    if result.clean.tables is not None:
+        return _pixel_classes(result.clean.tables, result.worst_tables)
     found = []
     for index in np.unique(label):
         own = label == index
@@ -332,3 +367,24 @@ def _classes(result: ModelResult) -> list[schema.ClassFigures]:
             )
         )
     return found
+
+
+def _pixel_classes(clean: np.ndarray, worst: dict[str, np.ndarray]) -> list[schema.ClassFigures]:
+    """Of each class that occurs the share of its pixels that are right, from tables (3, K, N)."""
+
+    def shares(tables: np.ndarray) -> np.ndarray:
+        """Of every class, (K,); NaN where it does not occur."""
+        right, true, _ = tables.sum(axis=-1)
+        return np.where(true > 0, right / np.maximum(true, 1), np.nan)
+
+    images, unchanged = (clean[1] > 0).sum(axis=-1), shares(clean)
+    attacked = {key: shares(tables) for key, tables in worst.items()}
+    return [
+        schema.ClassFigures(
+            index=index,
+            samples=int(images[index]),
+            clean=float(unchanged[index]),
+            worst={key: float(each[index]) for key, each in attacked.items()},
+        )
+        for index in np.flatnonzero(images).tolist()
+    ]

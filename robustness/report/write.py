@@ -218,7 +218,8 @@ def _bracket(one: BracketFigures, samples: int) -> tuple[str, ...]:
 
 
 def _measured(figure: Figure, samples: int) -> tuple[str, str]:
-    return percent(figure.top1, samples), interval(figure.ci, samples)
+    iou = "" if figure.mean_iou is None else f" (mIoU {percent(figure.mean_iou, samples)})"
+    return percent(figure.top1, samples) + iou, interval(figure.ci, samples)
 
 
 def sample_rows(report: Report) -> Iterator[dict[str, Any]]:

@@ -181,6 +181,31 @@ def transfer_gap(model: ModelOutcome) -> Iterator[str]:
             )
 
 
+def pixels_rise(model: ModelOutcome) -> Iterator[str]:
+    """More pixels right at a larger budget."""
+    for (small, before), (large, after) in pairwise(model.result.worst_cases):
+        low, high = (float(model.result.shares(rank).mean()) for rank in (before, after))
+        if small.kind == large.kind and high - low > RISE:
+            yield (
+                f"More pixels are right at {large.text} ({high:.1%}) than at {small.text} "
+                f"({low:.1%}). The larger budget allows all that the smaller one does, so the "
+                "attack failed at the larger one. Use more steps or a stronger attack."
+            )
+
+
+def pixels_differ(model: ModelOutcome) -> Iterator[str]:
+    """Other pixels right on the served model than on its PyTorch model."""
+    for cell, one in model.attacks:
+        shares = model.result.shares(one.robust), model.result.shares(one.confirmed)
+        apart = float(np.abs(shares[0] - shares[1]).mean())
+        if model.repeatable and apart > model.gap:
+            yield (
+                f"{_where(cell)}: the served model and its PyTorch model disagree on {apart:.1%} "
+                "of the pixels under attack. They should be the same function; see 'confirmed' for "
+                "what the served model does."
+            )
+
+
 def _in_balls(model: ModelOutcome) -> list[tuple[Budget, Pairs]]:
     """Where gradients should find more than queries; in l0 a random search may find more."""
     return [pair for pair in model.by_budget if pair[0].kind in ("Linf", "L2", "L1")]
@@ -236,6 +261,19 @@ CHECKS: tuple[tuple[str, Callable[[ModelOutcome], Iterator[str]]], ...] = (
 LAST = ("impossible_accuracy", held_halfway)
 
 
+PIXEL_CHECKS: tuple[tuple[str, Callable[[ModelOutcome], Iterator[str]]], ...] = (
+    ("non_finite_logits", model_checks.not_finite),
+    ("randomised", model_checks.randomised),
+    ("constant_output", model_checks.constant),
+    ("depends_on_batch", model_checks.depends_on_batch),
+    ("optimises_inside", model_checks.takes_gradients),
+    ("robust_above_clean", above_clean),
+    ("accuracy_rises_with_eps", pixels_rise),
+    ("transfer_gap", pixels_differ),
+)
+"""Those that apply to segmenters: the others count images that are right, or ask for one margin."""
+
+
 def find_warnings(result: ModelResult, *, compared: bool = False) -> list[SanityWarning]:
     """All warnings about one model's figures; any of them makes the result unreliable.
 
@@ -244,6 +282,8 @@ def find_warnings(result: ModelResult, *, compared: bool = False) -> list[Sanity
         compared: whether the data name their classes, and these are the model's.
     """
     model = ModelOutcome(result=result, compared=compared)
+    if result.target.task.answer == "pixels":
+        return [SanityWarning(code, why) for code, check in PIXEL_CHECKS for why in check(model)]
     found = [SanityWarning(code, why) for code, check in CHECKS for why in check(model)]
     return found or [SanityWarning(LAST[0], why) for why in LAST[1](model)]
 

@@ -81,6 +81,8 @@ def measure(
         return _measure_endpoint(target, batch, meter)
     if target.reads == "text":
         return _measure_texts(target, batch.texts[:SAMPLES], meter)
+    if target.task.answer == "pixels":
+        return _measure_masks(target, batch.images[:SAMPLES], meter)
     inputs, labels = batch.images[:SAMPLES], batch.labels[:SAMPLES]
     nudged = _nudged(inputs, seed)
     served: Ask = partial(target.predict, meter=meter)
@@ -119,6 +121,28 @@ def _measure_texts(target: Target, texts: Sequence[str], meter: Meter) -> Diagno
     alone = np.concatenate([*alone, logits[ALONE:]])
     found["batch_dependence"] = np.maximum(_change(mixed, logits), _change(alone, logits))
     found["constant"][:] = len(set(texts)) > 1 and _same_for_all(logits)
+    return Diagnostics(**found)
+
+
+def _measure_masks(target: Target, inputs: np.ndarray, meter: Meter) -> Diagnostics:
+    """Of segmenters what does not ask for one margin of an image."""
+
+    def flat(ask: Ask) -> Ask:
+        """The logits of all pixels side by side."""
+        return lambda images: ask(images).reshape(len(images), -1)
+
+    served = flat(partial(target.predict, meter=meter))
+    found, logits = unmeasured(len(inputs)), served(inputs)
+    found["batch_dependence"] = _batch_dependence(served, inputs, logits)
+    found["constant"][:] = bool(np.ptp(inputs, axis=0).any()) and _same_for_all(logits)
+    if target.torch_model is not None:
+        torch_model = flat(partial(target.predict_torch, meter=meter))
+        logits = torch_model(inputs)
+        with _GradientsSeen() as watch:
+            again = torch_model(inputs)
+        found["inner_gradient"][:] = watch.seen
+        found["torch_change"] = _change(again, logits)
+        found["torch_batch_dependence"] = _batch_dependence(torch_model, inputs, logits)
     return Diagnostics(**found)
 
 

@@ -104,7 +104,7 @@ def test_torch_and_served_model_are_scored_apart() -> None:
     for parameter in torch_model.parameters():
         parameter.data.neg_()
     meter = Meter(24)
-    found = score(ask(target, inputs, meter), labels, np.zeros(8))
+    found = score(target.task, ask(target, inputs, meter), labels, np.zeros(8))
     assert (found.served_rank == 0).all() and (found.eight_bit_rank == 0).all()
     assert (found.torch_rank == 2).all() and (found.margin < 0).all()
     assert meter.done == 24
