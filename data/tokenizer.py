@@ -146,6 +146,10 @@ class TextTokenizer:
             spans=np.array(encoding.offsets[:max_len], np.int64).reshape(-1, 2),
         )
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, words with blanks between them."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+
     def words(self, text: str) -> list[Pieces]:
         """The tokens of a whole text, word by word; raises as `ids`."""
         encoding = _read(self._tokenizer.encode, text)
@@ -185,15 +189,12 @@ class TextTokenizer:
         continues = np.zeros(len(texts), np.bool_)
         for token, index in known.items():
             continues[index] = bool(prefix) and token.startswith(prefix) and token != prefix
-            texts[index] = token[len(prefix or "") :] if continues[index] else self._decode(index)
+            texts[index] = token[len(prefix or "") :] if continues[index] else self.decode([index])
         alone = self.ids(texts, 2)
         for index, row in enumerate(alone):
             if index == self.pad or not continues[index] and row.tolist() != [index]:
                 texts[index] = ""
         return Vocabulary(texts=texts, continues=continues)
-
-    def _decode(self, index: int) -> str:
-        return self._tokenizer.decode([index], skip_special_tokens=False)
 
     def encode(self, texts: Sequence[str], max_len: int) -> tuple[np.ndarray, np.ndarray]:
         """Encode a batch, padded to its longest text.

@@ -4,14 +4,16 @@ Source: sizes of Nielsen et al., "Elliptical Attention", NeurIPS 2024 (EA), sect
 all transformers here.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from core.fields import check_at_least, check_fraction, check_types
+from models.attention.base import Cache, layers_of
 from models.attention.config import AttentionConfig
 from models.layers.block import Block
 from models.layers.tokens import SinusoidalPositions, TokenModel
@@ -108,6 +110,14 @@ class AdaptiveSoftmax(nn.Module):
         return torch.cat(parts, dim=-1)
 
 
+@dataclass(slots=True)
+class Seen:
+    """What a language model keeps of the tokens that it has read: of each layer, and how many."""
+
+    layers: list[Cache] = field(default_factory=list)
+    length: int = 0
+
+
 class LanguageModel(TokenModel):
     """Predict each next token from the tokens up to it."""
 
@@ -141,7 +151,35 @@ class LanguageModel(TokenModel):
 
         Arguments and errors as of `features`.
         """
-        x = self.features(tokens, mask)
+        return self._answer(self.features(tokens, mask))
+
+    def extend(self, tokens: Tensor, seen: Seen) -> Tensor:
+        """`forward` for tokens that follow those seen, and join them.
+
+        Args:
+            tokens: (B, n) int64 ids.
+            seen: what is kept of earlier tokens.
+
+        Returns:
+            The logits (B, n, V) that `forward` gives for these tokens behind the earlier ones.
+
+        Raises:
+            ValueError: see `check`; more tokens than seq_len, or an attention without a cache.
+        """
+        self.check(tokens, None)
+        end = seen.length + tokens.shape[1]
+        if end > self.config.seq_len:
+            raise ValueError(f"tokens must be at most seq_len {self.config.seq_len}, got {end}")
+        if not seen.layers:
+            _require_cache(self)
+            seen.layers = [{} for _ in self.blocks]
+        x, v = self.embed(tokens, self.positions(end)[seen.length :]), None
+        for block, cache in zip(self.blocks, seen.layers, strict=True):
+            x, v = cast(Block, block).extend(x, v, cache)
+        seen.length = end
+        return self._answer(self.norm(x))
+
+    def _answer(self, x: Tensor) -> Tensor:
         return F.linear(x, self.token_embed.weight) if self.head is None else self.head(x)
 
     def features(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -160,3 +198,9 @@ class LanguageModel(TokenModel):
         """What the first block sees of tokens (B, N) at `positions` (N, embed_dim)."""
         scale = self.config.embed_dim**0.5  # of Vaswani et al. 2017, section 3.4
         return self.dropout(self.token_embed(tokens) * scale + positions)
+
+
+def _require_cache(model: nn.Module) -> None:
+    for layer in layers_of(model):
+        if layer.no_cache:
+            raise ValueError(f"the attention must have a cache, got one without: {layer.no_cache}")

@@ -58,6 +58,20 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--output", type=Path, help="folder of the run (default: runs/NAME)")
     fit.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in this folder")
     fit.set_defaults(command=_fit)
+    writing = commands.add_parser(
+        "generate",
+        prog="./assay train generate",
+        help="continue a text with a language model",
+        description="Continue a text with the best weights of a language model's run.",
+    )
+    writing.add_argument("run", type=Path, metavar="RUN_DIR", help="folder of the run")
+    writing.add_argument("prompt", help="what to continue")
+    about = "tokens to add (default: 100)"
+    writing.add_argument("--count", type=int, default=100, metavar="N", help=about)
+    about = "0 takes the likeliest token, more draws among others (default: 0)"
+    writing.add_argument("--temperature", type=float, default=0.0, metavar="T", help=about)
+    writing.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
+    writing.set_defaults(command=_generate)
     planning = commands.add_parser(
         "plan",
         prog="./assay train plan",
@@ -124,6 +138,14 @@ def _plan(arguments: argparse.Namespace) -> int:
         seconds += run.seconds
     about = f"{len(recipes)} runs, one after another, threads: {torch.get_num_threads()}"
     print(f"{seconds / 3600:.1f} hours for {about}")
+    return 0
+
+
+def _generate(arguments: argparse.Namespace) -> int:
+    from training.language import continue_text
+
+    options = {name: getattr(arguments, name) for name in ("count", "temperature", "seed")}
+    print(arguments.prompt + continue_text(arguments.run, arguments.prompt, **options))
     return 0
 
 

@@ -1,14 +1,24 @@
 """The texts of a language model: their splits, its vocabulary, segments of tokens."""
 
 from pathlib import Path
+from typing import cast
+
+import torch
 
 from data.errors import DataError
 from data.formats.documents import Documents, open_documents
 from data.splits import split_indices
 from data.tokenizer import TextTokenizer, load_tokenizer
 from data.words import byte_stream, lines_of, train_words, word_stream
+from models.attention.base import layers_of
+from models.inference.generate import generate
+from models.language import LanguageModel
+from runtimes.manifest import TOKENIZER
 from training.recipe import LanguageData, Recipe
+from training.run import recorded_recipe, trained_model
 from training.samples import Segments
+
+_MOST_TOKENS = 1 << 20  # of a prompt
 
 
 def open_segments(
@@ -99,3 +109,33 @@ def _segments(
     stride = data.context if split == "train" else data.stride or data.context
     options = {"context": data.context, "stride": stride, "vocab_size": tokenizer.vocab_size}
     return Segments(stream, **options, whole=split != "train")
+
+
+def continue_text(
+    folder: Path, prompt: str, *, count: int, temperature: float = 0.0, seed: int = 0
+) -> str:
+    """Continue a text with the best weights of a language model's run.
+
+    Args:
+        folder: of the run.
+        prompt: holds at least one token.
+        count: tokens to add.
+        temperature: see `models.inference.generate`.
+        seed: of the draws.
+
+    Raises:
+        ValueError: the folder holds no run of a language model, or the prompt no token.
+    """
+    recipe = recorded_recipe(folder)
+    data = recipe.data
+    if not isinstance(data, LanguageData):
+        raise ValueError(f"{folder.name} must be a run of a language model, got {recipe.name}")
+    model = cast(LanguageModel, trained_model(folder, recipe))
+    tokenizer = load_tokenizer(folder / TOKENIZER)
+    (ids,) = tokenizer.rows([prompt], _MOST_TOKENS)
+    # The padding of bytes is no byte; that of words ends their lines.
+    banned = [tokenizer.pad] if data.is_bytes else []
+    options = {"temperature": temperature, "seed": seed, "banned": banned}
+    cached = not any(layer.no_cache for layer in layers_of(model))
+    added = generate(model, torch.from_numpy(ids)[None], count=count, cache=cached, **options)
+    return tokenizer.decode(added[0].tolist())

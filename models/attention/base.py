@@ -36,6 +36,8 @@ class Place:
 
 
 ANYWHERE = Place()
+Cache = dict[str, Tensor]
+"""What a causal layer keeps of the tokens that it has seen, by name."""
 MOST_SEED = 2**32 - 1
 
 
@@ -83,6 +85,7 @@ class Attention(nn.Module):
         no_map: why there are no N x N weights; empty where there are.
         not_causal: why no layer can be without later tokens; empty where one can.
         causal: whether no token depends on later ones.
+        no_cache: why a causal layer cannot `extend` what it has seen; empty where it can.
         generator: what it draws from in every forward pass; None where it answers twice alike.
         metric_gradient: whether gradients flow through its metric; None where it estimates none.
     """
@@ -92,6 +95,7 @@ class Attention(nn.Module):
     reads_values: ClassVar[bool] = False
     no_map: ClassVar[str] = ""
     not_causal: ClassVar[str] = ""
+    no_cache: str = ""
     generator: torch.Generator | None = None
     metric_gradient: bool | None = None
 
@@ -141,6 +145,36 @@ class Attention(nn.Module):
         """What the heads give, (B, H, N, D), of what `project` gives and the keys `seen`."""
         raise NotImplementedError
 
+    def extend(self, x: Tensor, v_prev: Tensor | None, cache: Cache) -> tuple[Tensor, Tensor]:
+        """`forward` of a causal layer for tokens that follow those in the cache, and join them.
+
+        Args:
+            x: (B, n, C) tokens.
+            v_prev: (B, H, n, D) their values of the previous layer; None in the first one.
+            cache: what the layer keeps of earlier tokens; empty before the first ones.
+
+        Returns:
+            What `forward` of all tokens gives for these.
+        """
+        q, k, v = self.project_next(x, v_prev, cache)
+        attended = self.attend_next(q, k, v, cache)
+        return self.proj(attended.transpose(1, 2).reshape(x.shape)), v
+
+    def project_next(
+        self, x: Tensor, v_prev: Tensor | None, cache: Cache
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`project` of tokens that follow those in the cache."""
+        return self.project(x, v_prev, None)
+
+    def attend_next(self, q: Tensor, k: Tensor, v: Tensor, cache: Cache) -> Tensor:
+        """`attend` of tokens that follow those in the cache, whose keys and values it holds."""
+        k, v = joined(cache, "k", k, dim=-2), joined(cache, "v", v, dim=-2)
+        if q.shape[2] == 1:  # one token sees all
+            return self.attend(q, k, v, None)
+        places = torch.arange(k.shape[-2], device=q.device)
+        before = places <= places[-q.shape[2] :, None]  # (n, N)
+        return self.attend(q, k, v, before[None])
+
     def attention_map(
         self, x: Tensor, v_prev: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
@@ -183,6 +217,12 @@ def keys_before(x: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return before
     return (before & mask[:, None]) | (numbers == numbers[:, None])
+
+
+def joined(cache: Cache, name: str, x: Tensor, *, dim: int) -> Tensor:
+    """What a cache holds under a name with `x` behind it, which it holds from now on."""
+    cache[name] = torch.cat((cache[name], x), dim=dim) if name in cache else x
+    return cache[name]
 
 
 def layers_of(model: nn.Module) -> list[Attention]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from core.fields import check_between, check_positive
-from models.attention.base import ANYWHERE, MOST_SEED, AttentionOptions, Place
+from models.attention.base import ANYWHERE, MOST_SEED, AttentionOptions, Cache, Place
 from models.attention.dot import DotAttention
 from models.attention.graphs import PlainAttention, WatchedPart, parted
 from models.attention.metric import (
@@ -22,6 +22,7 @@ from models.attention.metric import (
     prefix_metric,
     random_metric,
     scale_metric,
+    value_change,
 )
 from models.layers.tracing import is_traced
 
@@ -96,6 +97,8 @@ class EllipticalAttention(DotAttention):
         self.metric_gradient = options.metric_gradient
         self.by_prefix = self.causal and options.causal_metric == "prefix"
         self.register_buffer("table", None, persistent=False)
+        if self.estimator == "difference" and not self.by_prefix:
+            self.no_cache = "its metric of the segment changes with every token that is added"
         if self.estimator == "random":
             generator = torch.Generator("cpu")
             if options.metric_seed is None:
@@ -127,6 +130,20 @@ class EllipticalAttention(DotAttention):
             factors = F.pad(m.flatten(1)[:, None], (0, 2 * x.shape[-1]), value=1.0)  # (B, 1, 3 C)
             return self.split(qkv * factors)
         return q * m, k, v
+
+    def project_next(
+        self, x: Tensor, v_prev: Tensor | None, cache: Cache
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See `Attention.project_next`; the cache holds the sum of the changes of values."""
+        if v_prev is None or not self.by_prefix or self.estimator != "difference":
+            return self.project(x, v_prev, None)
+        q, k, v = self.split(self.qkv(x))
+        seen = cache["v"].shape[2] if "v" in cache else 0
+        before = (cache["change"], seen) if seen else None
+        m = prefix_metric(v, v_prev, scaling=self.scaling, delta=self.delta, before=before)
+        change = value_change(v, v_prev, None).sum(-2, keepdim=True)
+        cache["change"] = cache["change"] + change if seen else change
+        return q * m.to(q.dtype), k, v
 
     def metric(
         self, q: Tensor, k: Tensor, v: Tensor, v_prev: Tensor, mask: Tensor | None = None

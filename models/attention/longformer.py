@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from core.fields import check_between
 from models.attention.aligned import AlignedAttention
-from models.attention.base import ANYWHERE, AttentionOptions, Place
+from models.attention.base import ANYWHERE, AttentionOptions, Cache, Place, joined
 from models.attention.dot import attend
 from models.attention.metric import attention_weights
 from models.layers.tracing import is_traced
@@ -75,6 +75,13 @@ class LongformerAttention(AlignedAttention):
         first = attend(q_all[:, :, :1], k_all, v_all, mask)
         is_first = torch.arange(q.shape[2], device=q.device)[:, None] == 0
         return torch.where(is_first, first, self._windows(q, k, v, mask))
+
+    def attend_next(self, q: Tensor, k: Tensor, v: Tensor, cache: Cache) -> Tensor:
+        """See `Attention.attend_next`."""
+        k, v = joined(cache, "k", k, dim=-2), joined(cache, "v", v, dim=-2)
+        places = torch.arange(k.shape[2], device=q.device)
+        near = self._near(places[-q.shape[2] :, None], places) | (places == 0)
+        return attend(q, k, v, near[None])
 
     def _windows(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """What each token draws from its window and from the first token, (B, H, N, D)."""

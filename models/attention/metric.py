@@ -48,7 +48,7 @@ def estimate_metric(
 
     Source: EA eq. 10 and remark 3 ("maxscale"); the guard for an all-zero m is ours.
     """
-    change = _change(v, v_prev, mask)
+    change = value_change(v, v_prev, mask)
     if scaling == "none":
         change = change / (_count(v, mask) * delta)
     return scale_metric(change.sum(-2, keepdim=True), scaling)  # (B, H, 1, D)
@@ -61,25 +61,36 @@ def prefix_metric(
     scaling: Scaling = "max",
     delta: float = 1.0,
     mask: Tensor | None = None,
+    before: tuple[Tensor, int] | None = None,
 ) -> Tensor:
     """Estimator "difference" for each token n, from the tokens up to it alone.
 
     m_ni = mean over real tokens j <= n of |v_ji - v_prev_ji| / delta, then scaled over i as by
-    `estimate_metric`, whose arguments these are. It costs one cumulative sum.
+    `estimate_metric`. It costs one cumulative sum.
+
+    Args:
+        v: as of `estimate_metric`, as are the next four.
+        v_prev: see there.
+        scaling: see there.
+        delta: see there.
+        mask: see there.
+        before: the sum of all changes |v - v_prev| of earlier tokens, (B, H, 1, D), and their
+            number.
 
     Returns:
         (B, H, N, D).
 
     Source: ours; EA takes the mean over all tokens, later ones included.
     """
-    total = _change(v, v_prev, mask).cumsum(-2)
+    earlier, count = before or (0.0, 0)
+    total = earlier + value_change(v, v_prev, mask).cumsum(-2)
     if scaling == "none":
         real = torch.ones_like(v[:, 0, :, 0], dtype=torch.bool) if mask is None else mask
-        total = total / (real.cumsum(1).clamp_min(1)[:, None, :, None] * delta)
+        total = total / ((count + real.cumsum(1)).clamp_min(1)[:, None, :, None] * delta)
     return scale_metric(total, scaling)
 
 
-def _change(v: Tensor, v_prev: Tensor, mask: Tensor | None) -> Tensor:
+def value_change(v: Tensor, v_prev: Tensor, mask: Tensor | None) -> Tensor:
     """|v - v_prev| (B, H, N, D), at least float32, zero at padding."""
     # An abs and a sum take a quarter of the time of a norm over this axis.
     change = (v - v_prev).abs_()

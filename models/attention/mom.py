@@ -66,7 +66,7 @@ class MomAttention(KdeAttention):
         """See `Attention.weights`."""
         scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
         if mask is None:
-            mask = torch.ones(1, q.shape[2], dtype=torch.bool, device=q.device)
+            mask = torch.ones(1, k.shape[2], dtype=torch.bool, device=q.device)
         real = mask if mask.dim() == 2 else mask[:, -1]  # the last token of a causal layer sees all
         block = ((real.cumsum(1) - 1) % self.blocks)[:, None, None]
         block = block.masked_fill(~for_heads(mask), -1)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from core.fields import check_between
 from models.attention.aligned import AlignedAttention
-from models.attention.base import ANYWHERE, MOST_SEED, AttentionOptions, Place
+from models.attention.base import ANYWHERE, MOST_SEED, AttentionOptions, Cache, Place
 from models.layers.tracing import full_precision, is_traced
 
 _CHUNK = 64
@@ -90,13 +90,25 @@ class PerformerAttention(AlignedAttention):
 
     def _attend_before(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """What each query draws from the keys up to it, (B, H, N, D)."""
+        sums = product_before(*self._features_before(q, k), F.pad(v, (0, 1), value=1.0))
+        return _divided(sums).to(v.dtype)
+
+    def _features_before(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """phi of queries and keys, (B, H, N, F), but for factors that cancel."""
         with full_precision(q):
             bound = self.features.square().sum(1) / 2 - _ROOM
             queries, keys = self.exponents(q) + bound, (self.exponents(k) - bound).exp()
-            queries = (queries - queries.detach().amax(3, keepdim=True)).exp()
-        sums = product_before(queries, keys, F.pad(v, (0, 1), value=1.0))
-        total = sums[..., -1:].clamp_min(_LEAST)
-        return (sums[..., :-1] / total).to(v.dtype)
+            return (queries - queries.detach().amax(3, keepdim=True)).exp(), keys
+
+    def attend_next(self, q: Tensor, k: Tensor, v: Tensor, cache: Cache) -> Tensor:
+        """See `Attention.attend_next`; the cache holds the sums over the keys."""
+        queries, keys = self._features_before(q, k)
+        counted = F.pad(v, (0, 1), value=1.0)
+        sums = product_before(queries, keys, counted)
+        if "sums" in cache:
+            sums = sums + queries @ cache["sums"]
+        cache["sums"] = cache.get("sums", 0.0) + keys.transpose(2, 3) @ counted
+        return _divided(sums).to(v.dtype)
 
     def exponents(self, x: Tensor) -> Tensor:
         """The logarithms of phi, (B, H, N, D) to (B, H, N, F)."""
@@ -128,6 +140,11 @@ def product_before(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     before = F.pad(sums[:, :, :-1], (0, 0, 0, 0, 1, 0))  # (B, H, chunks, F, D)
     product = (q @ k.transpose(-2, -1)).tril() @ v + q @ before.to(q.dtype)
     return product.flatten(2, 3).index_select(2, torch.arange(N, device=q.device))
+
+
+def _divided(sums: Tensor) -> Tensor:
+    """Sums of values (..., D + 1) by the last one, which is that of ones."""
+    return sums[..., :-1] / sums[..., -1:].clamp_min(_LEAST)
 
 
 def orthogonal_features(count: int, dim: int, generator: torch.Generator) -> Tensor:

@@ -57,7 +57,7 @@ class SynthesizerAttention(AlignedAttention):
 
     def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """See `Attention.weights`; of the hidden units alone."""
-        N = q.shape[2]
+        N = k.shape[2]
         if not is_traced():
             check_length("synthesizer", N, self.length)
         scores = q @ first_columns(self.columns, N) + first_columns(self.bias, N)

@@ -6,7 +6,7 @@ Source: Vaswani et al., "Attention is all you need", 2017, with the norms moved 
 import torch
 from torch import Tensor, nn
 
-from models.attention.base import ANYWHERE, AttentionOptions, Place
+from models.attention.base import ANYWHERE, AttentionOptions, Cache, Place
 from models.attention.catalog import make_attention
 
 
@@ -107,5 +107,13 @@ class Block(nn.Module):
             The tokens (B, N, C) and this block's values (B, H, N, D).
         """
         attended, v = self.attn(self.norm1(x), v_prev, mask)
+        return self._added(x, attended), v
+
+    def extend(self, x: Tensor, v_prev: Tensor | None, cache: Cache) -> tuple[Tensor, Tensor]:
+        """`forward` for tokens that follow those in the cache; see `Attention.extend`."""
+        attended, v = self.attn.extend(self.norm1(x), v_prev, cache)
+        return self._added(x, attended), v
+
+    def _added(self, x: Tensor, attended: Tensor) -> Tensor:
         x = x + self.drop_path(self.dropout(attended))
-        return x + self.drop_path(self.dropout(self.mlp(self.norm2(x)))), v
+        return x + self.drop_path(self.dropout(self.mlp(self.norm2(x))))

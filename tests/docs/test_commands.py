@@ -105,7 +105,7 @@ def check_assay(name: str, words: list[str]) -> None:
 def check_train(words: list[str]) -> None:
     if words == ["--help"]:
         return
-    own = words[0] in ("list", "plan")
+    own = words[0] in ("list", "plan", "generate")
     arguments = training_parser().parse_args(words if own else ["fit", *words])
     if words[0] == "plan":
         files, choices = (

@@ -11,7 +11,8 @@ import models
 from models.attention.base import Attention, Place
 from models.attention.catalog import ATTENTIONS, make_attention, make_options
 from models.attention.performer import product_before
-from models.language import AdaptiveSoftmax, LanguageConfig, LanguageModel
+from models.inference.generate import generate
+from models.language import AdaptiveSoftmax, LanguageConfig, LanguageModel, Seen
 from tests.models import plain_transformer as plain
 from tests.models.plain_attentions import HEADS, plain_attention
 from tests.models.plain_robust_attentions import plain_robust_attention
@@ -239,3 +240,58 @@ def test_sizes_are_those_of_the_paper() -> None:
 def test_values_against_the_rules_are_refused(overrides: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         models.config("lm_small", vocab_size=11, **overrides)
+
+
+@every_variant
+@pytest.mark.parametrize("cutoffs", [(), (4, 7)])
+def test_logits_of_a_cache_are_those_of_the_full_pass(
+    name: str, options: dict[str, Any], cutoffs: tuple[int, ...]
+) -> None:
+    model = model_of(name, options, cutoffs=cutoffs, depth=3)
+    tokens = torch.randint(0, 11, (2, 12), generator=torch.Generator().manual_seed(0))
+    expected = model(tokens)
+    for sizes in ([1] * 12, [5, 1, 1, 5], [12], [3, 9]):
+        seen = Seen()
+        found = [model.extend(part, seen) for part in tokens.split(sizes, dim=1)]
+        assert (torch.cat(found, dim=1) - expected).abs().max() <= 1e-10
+    with pytest.raises(ValueError, match="tokens must be at most seq_len 12, got 13"):
+        model.extend(tokens[:, :1], seen)
+
+
+@pytest.mark.parametrize(("name", "options"), LEAKS)
+def test_metric_of_the_segment_has_no_cache(name: str, options: dict[str, Any]) -> None:
+    model, prompt = model_of(name, options), torch.tensor([[1, 2]])
+    with pytest.raises(ValueError, match="must have a cache, got one without: its metric of the"):
+        generate(model, prompt, count=2)
+    assert generate(model, prompt, count=2, cache=False).shape == (1, 2)
+
+
+def test_continuations_with_and_without_a_cache_are_the_same() -> None:
+    model, prompt = model_of("elliptical", {}), torch.tensor([[3, 1, 4], [1, 5, 9]])
+    several: list[dict[str, Any]] = [{}, {"temperature": 0.7, "seed": 1}, {"banned": [2, 3]}]
+    found = prompt
+    for options in several:
+        found = generate(model, prompt, count=25, **options)  # twice the context
+        assert torch.equal(found, generate(model, prompt, count=25, cache=False, **options))
+    assert not torch.isin(found, torch.tensor([2, 3])).any()
+    greedy, drawn = (generate(model, prompt, count=25, temperature=t) for t in (0.0, 2.0))
+    assert not torch.equal(greedy, drawn)
+    assert torch.equal(drawn, generate(model, prompt, count=25, temperature=2.0))
+    again = model(torch.cat((prompt, greedy[:, :4]), dim=1))[:, 2:-1].argmax(-1)
+    assert torch.equal(again, greedy[:, :4])
+    long = torch.randint(0, 11, (1, 40), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(generate(model, long, count=3), generate(model, long[:, -12:], count=3))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"prompt": torch.zeros(1, 0).long()}, r"prompt must be \(B, n >= 1\), got \(1, 0\)"),
+        ({"temperature": -1.0}, "count and temperature must be at least 0, got 2, -1.0"),
+        ({"prompt": torch.tensor([[11]])}, "tokens must lie in 0..10, got 11..11"),
+    ],
+)
+def test_prompts_against_the_rules_are_refused(given: dict[str, Any], message: str) -> None:
+    asked: dict[str, Any] = {"prompt": torch.tensor([[1]]), "count": 2} | given
+    with pytest.raises(ValueError, match=message):
+        generate(model_of("dot", {}), asked.pop("prompt"), **asked)

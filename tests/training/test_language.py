@@ -115,3 +115,20 @@ def test_text_without_a_word_is_refused_before_training(
     told = capsys.readouterr().err
     assert "the training split of texts: the vocabulary must hold a word, got none" in told
     assert not run.exists()
+
+
+@pytest.mark.parametrize("options", [[], BYTES])
+def test_text_is_continued_with_the_best_weights(
+    language_recipe: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    run = start(language_recipe, "run", "train.steps=2", "train.validate_steps=2", *options)
+    run.run()
+    command = ["generate", str(run.folder), "the film", "--count", "6"]
+    texts = []
+    for more in ([], [], ["--temperature", "2", "--seed", "1"]):
+        assert main([*command, *more]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != texts[2] and texts[0].startswith("the film")
+    assert main(["generate", str(run.folder), " "]) == 2 or options
+    assert main(["generate", str(run.folder / "none"), "a"]) == 2
+    assert "holds no run: recipe.yaml is missing" in capsys.readouterr().err
