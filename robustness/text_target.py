@@ -28,7 +28,8 @@ from robustness.target import (
     undisturbed,
 )
 from runtimes.artifact import Artifact
-from runtimes.manifest import MASKS, RANDOM, RANDOM_TOKENS
+from runtimes.manifest import RANDOM, RANDOM_TOKENS
+from runtimes.tasks import MASKS
 from runtimes.torch_model import load_torch_model
 
 Relabel = Callable[[str], int | None]
