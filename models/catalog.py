@@ -32,6 +32,7 @@ Config = (
     | TransJectConfig
     | TransJectImageConfig
 )
+_SHOWN = 4  # models that a message names
 _DOT_PRODUCT: dict[str, Config] = {
     "deit_tiny": DeiTConfig(embed_dim=192, num_heads=3),
     "deit_small": DeiTConfig(embed_dim=384, num_heads=6),
@@ -92,17 +93,29 @@ def config(name: str, **overrides: Any) -> Config:
     if not isinstance(name, str) or name not in CATALOG:
         raise ValueError(f"name must be a known model, got {name!r}; {nearest(name, names())}")
     base = CATALOG[name]
-    known = [field.name for field in dataclasses.fields(base)]
+    known = _fields(base)
     if isinstance(base, AttentionConfig):
         overrides = with_options(base, overrides)
         known += option_names(overrides.get("attention", base.attention))
     for key in overrides:
         if key not in known:
-            raise ValueError(f"{key!r} is no config field of {name}; {nearest(key, known)}")
+            raise ValueError(_unknown(key, name, known))
     channels = overrides.get("in_chans")
     if isinstance(channels, int) and channels != getattr(base, "in_chans", None):
         overrides = {"mean": (0.5,) * channels, "std": (0.5,) * channels} | overrides
     return dataclasses.replace(base, **overrides)
+
+
+def _fields(config: Config) -> list[str]:
+    return [field.name for field in dataclasses.fields(config)]
+
+
+def _unknown(key: str, name: str, known: list[str]) -> str:
+    """Why a model has no such field: which others have it, or which of its own is meant."""
+    others = [each for each, config in CATALOG.items() if key in _fields(config)]
+    more = ", ..." if len(others) > _SHOWN else ""
+    hint = f"it is a field of {', '.join(others[:_SHOWN])}{more}" if others else nearest(key, known)
+    return f"{key!r} is no config field of {name}; {hint}"
 
 
 def build(name: str, **overrides: Any) -> nn.Module:

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from core.fields import check_at_least, check_fraction, check_types
 from models.attention.base import Cache, layers_of
-from models.attention.config import AttentionConfig
 from models.layers.block import Block
+from models.layers.experts import MixtureConfig
 from models.layers.tokens import SinusoidalPositions, TokenModel
 
 _NARROWER = 4
@@ -23,7 +23,7 @@ _NARROWER = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LanguageConfig(AttentionConfig):
+class LanguageConfig(MixtureConfig):
     """What defines a language model; the defaults are the small one of EA.
 
     `seq_len` is the largest context. `dropout` is the share of the embedding and of each sublayer's
@@ -55,7 +55,7 @@ class LanguageConfig(AttentionConfig):
             raise ValueError(
                 f"embed_dim must be a multiple of 2 for positions, got {self.embed_dim}"
             )
-        AttentionConfig.__post_init__(self)
+        MixtureConfig.__post_init__(self)
 
     @property
     def max_tokens(self) -> int:
@@ -135,6 +135,7 @@ class LanguageModel(TokenModel):
                 config.num_heads,
                 config.hidden_dim,
                 dropout=config.dropout,
+                mlp=config.mixture_at(layer),
                 **config.attention_at(layer),
             )
             for layer in range(1, config.depth + 1)

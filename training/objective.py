@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.attention.base import metric_gradient
+from models.layers.routing import auxiliary_loss
 from models.layers.tokens import masked_mean
 from training.recipe import AdversarialRecipe, Recipe
 from training.tasks import task_of
@@ -51,6 +52,7 @@ class Objective(nn.Module):
             clean = (natural,) if natural is not None else inputs
             logits, gains, extra = self._logits(clean, targets)
             attacked = self.model(*inputs) if natural is not None else None
+        extra = extra + self._train.load_balance * auxiliary_loss(self.model)
         logits = logits.float()
         loss = self._task.loss(logits, targets)
         if gains is not None:

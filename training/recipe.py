@@ -229,6 +229,7 @@ class TrainRecipe:
     clip_norm: float | None = 1.0  # largest norm of the gradient; None does not clip
     label_smoothing: float = 0.0  # share of a target that is spread over all classes
     reconstruction: float = 1.0  # weight of TransJect's reconstruction loss
+    load_balance: float = 0.01  # weight of what mixtures of experts add for unequal loads
     # Tokens of each sample that half of the loss assumes to be replaced by the worst of the batch;
     # of TransJect with random eigenvalues, one expert and mean pooling.
     replaced: int = 0
@@ -248,7 +249,8 @@ class TrainRecipe:
             )
         counts = ("epochs", "steps", "batch_size", "accumulate", "patience", "validate_steps")
         check_at_least(self, 1, *counts, "short_len")
-        rates = ("warmup_lr", "min_lr", "weight_decay", "reconstruction", "replaced")
+        losses = ("reconstruction", "load_balance", "replaced")
+        rates = ("warmup_lr", "min_lr", "weight_decay", *losses)
         lengths = ("warmup_epochs", "warmup_steps", "cooldown_epochs", "checkpoint_seconds")
         check_at_least(self, 0, *rates, *lengths, "short_steps")
         check_positive(self, "lr", "adam_eps", "clip_norm", "restart_decay", "power")

@@ -3,6 +3,8 @@
 Source: Vaswani et al., "Attention is all you need", 2017, with the norms moved before the layers.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -19,9 +21,13 @@ class Mlp(nn.Module):
         self.act = nn.GELU()
         self.fc2 = nn.Linear(hidden_dim, embed_dim)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, N, embed_dim) to the same shape."""
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(B, N, embed_dim) to the same shape; each token alone, so that no mask is needed."""
         return self.fc2(self.act(self.fc1(x)))
+
+    def extend(self, x: Tensor, cache: Cache) -> Tensor:
+        """`forward` for tokens that follow others; none of them is needed."""
+        return self(x)
 
 
 class DropPath(nn.Module):
@@ -68,6 +74,7 @@ class Block(nn.Module):
         attention: a mechanism of `models.attentions()`.
         options: its own; None for the defaults.
         place: where in the model the block stands.
+        mlp: what stands in for the MLP, with the same methods; None for an MLP.
     """
 
     def __init__(
@@ -82,6 +89,7 @@ class Block(nn.Module):
         attention: str = "dot",
         options: AttentionOptions | None = None,
         place: Place = ANYWHERE,
+        mlp: Any = None,
     ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(embed_dim, eps=norm_eps)
@@ -89,7 +97,7 @@ class Block(nn.Module):
             embed_dim, num_heads, attention=attention, options=options, place=place
         )
         self.norm2 = nn.LayerNorm(embed_dim, eps=norm_eps)
-        self.mlp = Mlp(embed_dim, hidden_dim)
+        self.mlp: Any = Mlp(embed_dim, hidden_dim) if mlp is None else mlp
         self.dropout = nn.Dropout(dropout)
         self.drop_path = DropPath(drop_path)
 
@@ -107,13 +115,15 @@ class Block(nn.Module):
             The tokens (B, N, C) and this block's values (B, H, N, D).
         """
         attended, v = self.attn(self.norm1(x), v_prev, mask)
-        return self._added(x, attended), v
+        x = self._added(x, attended)
+        return self._added(x, self.mlp(self.norm2(x), mask)), v
 
     def extend(self, x: Tensor, v_prev: Tensor | None, cache: Cache) -> tuple[Tensor, Tensor]:
         """`forward` for tokens that follow those in the cache; see `Attention.extend`."""
         attended, v = self.attn.extend(self.norm1(x), v_prev, cache)
-        return self._added(x, attended), v
+        x = self._added(x, attended)
+        return self._added(x, self.mlp.extend(self.norm2(x), cache)), v
 
-    def _added(self, x: Tensor, attended: Tensor) -> Tensor:
-        x = x + self.drop_path(self.dropout(attended))
-        return x + self.drop_path(self.dropout(self.mlp(self.norm2(x))))
+    def _added(self, x: Tensor, given: Tensor) -> Tensor:
+        """The tokens with what a sublayer gives."""
+        return x + self.drop_path(self.dropout(given))

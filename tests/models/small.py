@@ -17,6 +17,8 @@ def small(name: str, **overrides: Any) -> Any:
     """A model in float64, its steps off zero and its weights large enough for each to matter."""
     fields = {field.name for field in dataclasses.fields(models.config(name))}
     sizes = {key: value for key, value in SIZES.items() if key in fields}
+    if "experts" in fields and "experts" not in overrides:  # a dense model has no experts to count
+        del sizes["num_experts"]
     torch.manual_seed(0)
     model = models.build(name, **sizes | overrides)
     with torch.no_grad():

@@ -59,6 +59,8 @@ OPTIONS: dict[str, tuple[str, dict[str, object]]] = {
     "lra, skyformer": ("lra_transformer", {"attention": "skyformer", "landmarks": 6}),
     "lra, synthesizer": ("lra_transformer", {"attention": "synthesizer"}),
     "lra, towers": ("lra_transformer_elliptical", {"towers": 2}),
+    "lm, switch": ("lm_small_elliptical", {"experts": "switch", "num_experts": 3}),
+    "lm, glam": ("lm_small", {"experts": "glam", "capacity_factor": 1.0}),
     "baseline, towers": ("transformer_orthogonal", {"towers": 2}),
 }
 
@@ -78,7 +80,7 @@ class LastToken(nn.Module):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.config = model, model.config
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         logits = self.model(tokens, mask)

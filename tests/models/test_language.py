@@ -35,9 +35,15 @@ CAUSAL: dict[str, list[dict[str, Any]]] = {
     "fourier": [{}],
 }
 VARIANTS = [(name, options) for name, several in CAUSAL.items() for options in several]
+MIXTURES: dict[str, dict[str, Any]] = {
+    "dense": {},
+    "switch": {"experts": "switch", "capacity_factor": 0.8},
+    "glam": {"experts": "glam", "capacity_factor": 1.5},
+}
 LEAKS = [("elliptical", {"causal_metric": "segment", "scaling": s}) for s in ("max", "none")]
 HOLES = torch.tensor([[1] * 8, [0, 1, 1, 0, 1, 0, 1, 1], [0] * 6 + [1, 1], [1] + [0] * 7]).bool()
 every_variant = pytest.mark.parametrize(("name", "options"), VARIANTS)
+every_mixture = pytest.mark.parametrize("mixture", MIXTURES)
 
 
 def layer_of(name: str, options: dict[str, Any]) -> Attention:
@@ -121,11 +127,12 @@ def change_after(model: LanguageModel, n: int) -> float:
 
 
 @every_variant
+@every_mixture
 @pytest.mark.parametrize("cutoffs", [(), (4, 7)])
 def test_no_logit_depends_on_later_tokens(
-    name: str, options: dict[str, Any], cutoffs: tuple[int, ...]
+    name: str, options: dict[str, Any], cutoffs: tuple[int, ...], mixture: str
 ) -> None:
-    model = model_of(name, options, cutoffs=cutoffs, depth=3)
+    model = model_of(name, options, cutoffs=cutoffs, depth=3, **MIXTURES[mixture])
     assert [change_after(model, n) for n in range(11)] == [0.0] * 11
 
 
@@ -147,10 +154,11 @@ def test_every_mechanism_is_offered_or_refused_with_the_reason() -> None:
 
 
 @every_variant
+@every_mixture
 def test_padding_and_the_batch_change_nothing_and_every_parameter_learns(
-    name: str, options: dict[str, Any]
+    name: str, options: dict[str, Any], mixture: str
 ) -> None:
-    model = model_of(name, options)
+    model = model_of(name, options, **MIXTURES[mixture])
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, 11, (4, 12), generator=generator)
     mask = torch.arange(12) < torch.tensor([12, 1, 7, 4])[:, None]
@@ -243,11 +251,12 @@ def test_values_against_the_rules_are_refused(overrides: dict[str, Any], message
 
 
 @every_variant
+@every_mixture
 @pytest.mark.parametrize("cutoffs", [(), (4, 7)])
 def test_logits_of_a_cache_are_those_of_the_full_pass(
-    name: str, options: dict[str, Any], cutoffs: tuple[int, ...]
+    name: str, options: dict[str, Any], cutoffs: tuple[int, ...], mixture: str
 ) -> None:
-    model = model_of(name, options, cutoffs=cutoffs, depth=3)
+    model = model_of(name, options, cutoffs=cutoffs, depth=3, **MIXTURES[mixture])
     tokens = torch.randint(0, 11, (2, 12), generator=torch.Generator().manual_seed(0))
     expected = model(tokens)
     for sizes in ([1] * 12, [5, 1, 1, 5], [12], [3, 9]):

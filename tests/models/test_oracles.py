@@ -1,4 +1,4 @@
-"""Attentions and RVT against what public implementations gave, see `oracles/oracles.json`.
+"""Attentions, RVT and Switch against what public implementations gave, see `oracles/oracles.json`.
 
 `oracles/NAME.npz` holds inputs `x`, weights by our names as `w/...`, what was drawn among them, the
 outputs `out`, and, where not all are compared, the `rows` that are. Numbers are stored as float16
@@ -18,10 +18,13 @@ import models
 from models.attention import spkde
 from models.attention.base import Attention, Place
 from models.attention.catalog import ATTENTIONS, make_attention, make_options
+from models.layers.experts import Mixture
+from models.layers.routing import Router, auxiliary_loss
 from models.rvt import from_public
 
 FOLDER = Path(__file__).parent / "oracles"
 ORACLES: dict[str, dict[str, Any]] = json.loads((FOLDER / "oracles.json").read_text())
+OTHERS = {"rvt", "switch"}
 RVT = {"img_size": 48, "in_chans": 1, "embed_dim": 8, "num_heads": 2, "depth": 2, "mlp_ratio": 2.0}
 RVT |= {"pooled_layers": 1, "scaled_layers": 1, "num_classes": 5, "mean": (0.5,), "std": (0.25,)}
 
@@ -49,10 +52,10 @@ def filled(name: str, given: dict[str, Tensor]) -> Attention:
 
 def test_every_mechanism_of_the_papers_has_an_oracle() -> None:
     ours = {"dot", "elliptical"}
-    assert ORACLES.keys() - {"rvt"} == ATTENTIONS.keys() - ours
+    assert ORACLES.keys() - OTHERS == ATTENTIONS.keys() - ours
 
 
-@pytest.mark.parametrize("name", [name for name in ORACLES if name != "rvt"])
+@pytest.mark.parametrize("name", [name for name in ORACLES if name not in OTHERS])
 @torch.no_grad()
 def test_attention_gives_what_the_public_implementation_gave(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -71,3 +74,16 @@ def test_rvt_gives_what_the_public_implementation_gave() -> None:
     given, model = stored("rvt"), models.build("rvt_tiny", **RVT).double().eval()
     model.load_state_dict(from_public(weights(given)))
     assert (model(given["x"]) - given["out"]).abs().max() <= 1e-5
+
+
+def test_switch_gives_what_the_public_implementation_gave() -> None:
+    given = stored("switch")
+    E, C, hidden_dim = given["w/w1"].shape
+    mixture = Mixture(Router(C, E, capacity=given["x"].shape[1]), hidden_dim).double()
+    mixture.load_state_dict(weights(given))
+    with torch.no_grad():
+        assert (mixture(given["x"]) - given["out"]).abs().max() <= 1e-5 and given["out"].std() > 0.1
+        assert torch.equal(mixture.router(given["x"]).experts[0, :, 0], given["first"].long()[0])
+    loss = auxiliary_loss(mixture)
+    assert isinstance(loss, Tensor) and (loss - given["loss"]).abs() <= 1e-6
+    assert auxiliary_loss(mixture) == 0.0

@@ -45,6 +45,27 @@ def test_reconstruction_is_added_with_its_weight(recipe_file: Path) -> None:
         assert float(loss) == pytest.approx(float(plain) + 3 * weight)
 
 
+class Balancing(nn.Linear):
+    """A classifier whose pass leaves an auxiliary loss of 3 behind."""
+
+    auxiliary_loss: Tensor | None = None
+
+    def forward(self, input: Tensor) -> Tensor:
+        self.auxiliary_loss = torch.tensor(3.0)
+        return super().forward(input)
+
+
+@torch.no_grad()
+def test_auxiliary_losses_of_all_modules_are_added_with_their_weight(recipe_file: Path) -> None:
+    model = nn.Sequential(Balancing(4, 4), Balancing(4, 2))
+    x, labels = torch.rand(5, 4), torch.tensor([0, 1, 0, 1, 1])
+    plain = F.cross_entropy(model(x), labels)
+    for weight in (0.01, 0.5, 0.0):
+        loss = objective(model, recipe_file, f"train.load_balance={weight}")((x,), labels)
+        assert float(loss) == pytest.approx(float(plain) + 6 * weight)
+        assert all(layer.auxiliary_loss is None for layer in model)  # its graph is not kept
+
+
 @torch.no_grad()
 def test_targets_may_be_shares_and_are_smoothed(recipe_file: Path) -> None:
     model, x = nn.Linear(4, 2), torch.rand(3, 4)
