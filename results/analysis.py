@@ -5,6 +5,7 @@ and F.3; `models.analysis.diagnostics` defines each.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,12 @@ BY_LAYER = {
     "head_entropy": "entropy within heads (nats)",
     "head_redundancy": "distance between heads' maps",
     "key_perturbation": "change of keys from the layer before",
+    "routing_entropy": "entropy of the router (nats)",
+    "dropped": "share of choices without room",
 }
 """Figures with one value for each sample and layer, and their titles."""
+_ROUTING = {"expert_load": "load", "routing_entropy": "entropy", "dropped": "dropped"}
+"""Figures of mixtures, and their names in `Routing`."""
 BINS = 20
 """Bins of the histogram of expert weights, over [0, 1]."""
 _SPREAD = (0.05, 0.95)
@@ -57,9 +62,10 @@ def analyze(folder: Path, *, count: int | None = None, progress: bool = False) -
 
     Returns:
         Of `BY_LAYER` the mean and the 5 % and 95 % quantiles over samples, one per layer, as far as
-        the model has them; `bounds` of TransJect's total factor; `expert_weights`; the
-        `correlation` of activation factor and entropy over samples and layers; and `isomap`, places
-        of tokens of some samples as the last layer gave them, with the samples' labels.
+        the model has them; `bounds` of TransJect's total factor; its `expert_weights`;
+        `expert_load`, of each layer the mean load of the experts of its mixture; the `correlation`
+        of activation factor and entropy over samples and layers; and `isomap`, places of tokens of
+        some samples as the last layer gave them, with the samples' labels, if they have any.
 
     Raises:
         ValueError: the folder holds no run, or its data cannot be read.
@@ -75,14 +81,15 @@ def analyze(folder: Path, *, count: int | None = None, progress: bool = False) -
         for name, values in _figures(diagnose(model, *inputs)).items():
             seen[name].append(values)
     figures = {name: torch.cat(parts).double().numpy() for name, parts in seen.items()}
-    weights = figures.get("expert_weights")
+    weights, load = (figures.get(f"expert_{name}") for name in ("weights", "load"))
     return {
         "samples": len(indices),
         "figures": {name: _summary(figures[name]) for name in BY_LAYER if name in figures},
         "bounds": _bounds(model),
         "expert_weights": None if weights is None else _shares(weights),
+        "expert_load": None if load is None else _loads(load),
         "correlation": _correlation(figures["activation_factor"], figures["entropy"]),
-        "isomap": _isomap(model, samples),
+        "isomap": _isomap(model, samples) if recipe.data.labeled else None,
     }
 
 
@@ -101,15 +108,23 @@ def _isomap(model: nn.Module, samples: Samples) -> dict[str, Any] | None:
 
 
 def _figures(found: Diagnostics) -> dict[str, Tensor]:
-    """What is kept of one sample; each (S, L), the weights of experts (S, L, E)."""
+    """What is kept of one sample; each (S, L), of experts' weights and loads (S, L, E)."""
     figures = {name: getattr(found, name, None) for name in (*BY_LAYER, "expert_weights")}
     if found.expert_entropy is not None:
         figures["expert_entropy"] = found.expert_entropy.mean(-1)
-    if any(change is not None for change in found.key_perturbations):
-        none = torch.full_like(found.entropy[:, 0], torch.nan)
-        changes = (none if change is None else change for change in found.key_perturbations)
-        figures["key_perturbation"] = torch.stack(tuple(changes), dim=1)
+    figures["key_perturbation"] = _by_layer(found.key_perturbations)
+    for key, name in _ROUTING.items():
+        figures[key] = _by_layer([getattr(each, name, None) for each in found.routing])
     return {name: values for name, values in figures.items() if values is not None}
+
+
+def _by_layer(figures: Sequence[Tensor | None]) -> Tensor | None:
+    """Figures of layers side by side, NaN in those that have none; None where none has."""
+    some = next((figure for figure in figures if figure is not None), None)
+    if some is None:
+        return None
+    none = torch.full_like(some, torch.nan)
+    return torch.stack([none if figure is None else figure for figure in figures], dim=1)
 
 
 def _summary(values: np.ndarray) -> dict[str, list[float | None]]:
@@ -129,6 +144,12 @@ def _shares(weights: np.ndarray) -> dict[str, Any]:
         "mean": [[_rounded(share) for share in layer] for layer in weights.mean(0)],
         "histogram": [[_rounded(part) for part in counts / counts.sum()] for counts in bins],
     }
+
+
+def _loads(load: np.ndarray) -> list[list[float] | None]:
+    """Means (L, E) of loads (S, L, E); None of a layer without a mixture."""
+    means = load.mean(0)
+    return [None if np.isnan(layer).any() else [*map(_rounded, layer)] for layer in means]
 
 
 @torch.no_grad()

@@ -48,7 +48,8 @@ def picture_name(source: str) -> str:
 def picture(records: Sequence[dict[str, Any]]) -> str:
     """The picture of the analyses, at least one, of a data set as SVG."""
     panels = [panel for name in BY_LAYER for panel in _by_layer(name, records)]
-    return draw([*panels, *_experts(records)], groups=[record["run"] for record in records])
+    experts = (*_experts(records), *_loads(records))
+    return draw([*panels, *experts], groups=[record["run"] for record in records])
 
 
 def _row(record: dict[str, Any]) -> list[str]:
@@ -84,6 +85,18 @@ def _by_layer(name: str, records: Sequence[dict[str, Any]]) -> Iterator[Panel]:
     if any(value is not None for line in lines for value in line.values):
         layers = list(range(1, depth + 1))
         yield Panel(title=BY_LAYER[name], x_title="layer", x=layers, lines=lines)
+
+
+def _loads(records: Sequence[dict[str, Any]]) -> Iterator[Panel]:
+    loads = [(each["run"], each["expert_load"]) for each in records if each.get("expert_load")]
+    lines = [
+        Line(group=run, values=[None if layer is None else layer[expert] for layer in found])
+        for run, found in loads
+        for expert in range(max(len(layer or ()) for layer in found))
+    ]
+    if lines:
+        layers = list(range(1, max(len(line.values) for line in lines) + 1))
+        yield Panel(title="mean load of each expert", x_title="layer", x=layers, lines=lines)
 
 
 def _experts(records: Sequence[dict[str, Any]]) -> Iterator[Panel]:

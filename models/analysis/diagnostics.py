@@ -17,10 +17,27 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.analysis.observation import LayerRecord, Observation, observe
+from models.layers.routing import Routes
 from models.layers.tokens import masked_mean
 
 _FEWEST = 5
 """Activations of a token that the estimate of its entropy needs: more than twice its window."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """How a mixture spread the real tokens of S sequences over its E experts.
+
+    Attributes:
+        load: (S, E) share of the choices that each expert had, whether or not it had room.
+        entropy: (S,) of the router's probabilities, in nats, the mean over tokens: log E where it
+            prefers none.
+        dropped: (S,) share of the choices that found no room; of "switch", of the tokens.
+    """
+
+    load: Tensor
+    entropy: Tensor
+    dropped: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +69,7 @@ class Diagnostics:
         metrics: one per layer, m (S, H, D) as the layer used it; None where m is not estimated.
         expert_weights: (S, L, E) shares of TransJect's experts; None in other models.
         expert_entropy: (S, L, E) entropy of the tokens that each expert gave; None likewise.
+        routing: one per layer, of its mixture of experts; None where it has a dense feed-forward.
         rollout: what the head's tokens draw from the input: (S, h, w) shares of an image's patches
             or (S, N) of tokens, at most 1 in sum, the rest stays with the class tokens. Per layer
             A = (mean_h A_h + I) / 2, with the identity for the residual path, and the layers are
@@ -73,6 +91,7 @@ class Diagnostics:
     metrics: tuple[Tensor | None, ...]
     expert_weights: Tensor | None
     expert_entropy: Tensor | None
+    routing: tuple[Routing | None, ...]
     rollout: Tensor | None
 
 
@@ -109,6 +128,7 @@ def diagnose(model: nn.Module, inputs: Tensor, mask: Tensor | None = None) -> Di
         metrics=tuple(layer.metric() for layer in seen.layers),
         expert_weights=weights,
         expert_entropy=expert_entropy,
+        routing=tuple(routing(layer.routes, layer.mask) for layer in seen.layers),
         rollout=flow,
     )
 
@@ -188,6 +208,21 @@ def head_redundancy(attn: Tensor, mask: Tensor | None = None) -> Tensor:
     # The product form of the distance cancels between similar heads.
     between = torch.cdist(maps, maps, compute_mode="donot_use_mm_for_euclid_dist")  # (B, H, H)
     return between.sum((1, 2)) / max(H * (H - 1), 1)
+
+
+def routing(routes: Routes | None, mask: Tensor | None = None) -> Routing | None:
+    """The figures of a mixture's routes and their mask (S, N); None of none."""
+    if routes is None:
+        return None
+    k, E = routes.experts.shape[2], routes.probs.shape[2]
+    chosen = F.one_hot(routes.experts, E).sum(2).to(routes.probs.dtype) / k
+    dropped = (~routes.kept).to(chosen.dtype).mean(2, keepdim=True)
+    entropy = torch.special.entr(routes.probs).sum(2, keepdim=True)
+    return Routing(
+        load=masked_mean(chosen, mask),
+        entropy=masked_mean(entropy, mask)[:, 0],
+        dropped=masked_mean(dropped, mask)[:, 0],
+    )
 
 
 def _exact(x: Tensor) -> Tensor:

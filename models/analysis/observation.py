@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from models.attention.aligned import AlignedAttention, places_of
 from models.attention.base import Attention
 from models.attention.class_attention import ClassAttention
+from models.layers.experts import Mixture
+from models.layers.routing import Routes
 from models.segmenter import Segmenter
 from models.transject import Experts
 
@@ -34,13 +36,15 @@ class Call:
 class LayerRecord:
     """What one layer took and gave: tokens (S, N, C) of S sequences, with their mask (S, N).
 
-    `mixer` is the call of the layer's attention or experts.
+    `mixer` is the call of the layer's attention or experts, `routes` those of its tokens where its
+    feed-forward is a mixture.
     """
 
     inputs: Tensor
     outputs: Tensor
     mask: Tensor | None
     mixer: Call
+    routes: Routes | None
 
     @torch.no_grad()
     def attention_map(self) -> Tensor | None:
@@ -207,6 +211,7 @@ def _record_layer(
     """Hook a layer and its mixer until `hooks` closes; every call of the layer adds a record."""
     states: list[Tensor | None] = []
     calls: list[Call] = []
+    routes: list[Routes] = []
 
     @_of_this_thread
     def keep_state(*_: Any) -> None:
@@ -223,16 +228,23 @@ def _record_layer(
         calls.append(Call(module=mixer, arguments=bound.args, result=result, drawn_from=state))
 
     @_of_this_thread
+    def keep_routes(_: Any, __: Any, result: Routes) -> None:
+        """Keep the routes of the layer's mixture."""
+        routes.append(result)
+
+    @_of_this_thread
     def keep_layer(_: Any, args: tuple[Any, ...], result: tuple[Tensor, Any]) -> None:
         """Keep what the layer took and gave."""
-        call = calls.pop()
-        records.append(
-            LayerRecord(inputs=args[0], outputs=result[0], mask=call.arguments[-1], mixer=call)
-        )
+        call, own = calls.pop(), routes.pop() if routes else None
+        tokens = {"inputs": args[0], "outputs": result[0], "mask": call.arguments[-1]}
+        records.append(LayerRecord(**tokens, mixer=call, routes=own))
 
     hooks.callback(mixer.register_forward_pre_hook(keep_state).remove)
     hooks.callback(mixer.register_forward_hook(keep_call, with_kwargs=True).remove)
     hooks.callback(layer.register_forward_hook(keep_layer).remove)
+    mixture = getattr(layer, "mlp", None)
+    if isinstance(mixture, Mixture):
+        hooks.callback(mixture.router.register_forward_hook(keep_routes).remove)
 
 
 def _of_this_thread(hook: Callable[..., None]) -> Callable[..., None]:

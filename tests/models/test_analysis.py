@@ -294,6 +294,35 @@ def test_expert_figures_are_those_of_the_mixture() -> None:
             assert np.abs(entropy - expected.mean(-1)).max() <= TOLERANCE
 
 
+@pytest.mark.parametrize("kind", ["switch", "glam"])
+def test_routing_figures_are_those_of_the_real_tokens_of_each_sequence(kind: str) -> None:
+    model = tiny("lm_small", experts=kind, capacity_factor=1.0)
+    tokens, mask = inputs_of(model)
+    assert mask is not None
+    found = diagnose(model, tokens, mask)
+    assert [each is None for each in found.routing] == [kind == "glam", False, kind == "glam"]
+    layers = observe(model, tokens, mask).layers
+    for layer, figures_ in zip(layers, found.routing, strict=True):
+        if figures_ is None:
+            assert layer.routes is None
+            continue
+        routes = layer.routes
+        assert routes is not None and figures_.dropped.max() > 0
+        for b, length in enumerate(LENGTHS):
+            probs, experts = routes.probs[b, :length], routes.experts[b, :length]
+            load = torch.bincount(experts.flatten(), minlength=3) / experts.numel()
+            assert (figures_.load[b] - load).abs().max() <= 1e-6
+            entropy = torch.distributions.Categorical(probs).entropy().mean()
+            assert (figures_.entropy[b] - entropy).abs() <= TOLERANCE
+            room = routes.kept[b, :length].double().mean()
+            assert (figures_.dropped[b] - (1 - room)).abs() <= TOLERANCE
+    alone = diagnose(model, tokens[1:2, : LENGTHS[1]])
+    for own, together in zip(alone.routing, found.routing, strict=True):
+        for field in ("load", "entropy", "dropped") if own is not None else ():
+            assert (getattr(own, field)[0] - getattr(together, field)[1]).abs().max() <= TOLERANCE
+    assert diagnose(tiny("lm_small"), tokens, mask).routing == (None, None, None)
+
+
 def test_two_towers_are_two_neighboring_sequences() -> None:
     pair, single = tiny("lra_transformer", towers=2), tiny("lra_transformer")
     single.load_state_dict(pair.get_submodule("encoder").state_dict(), strict=False)

@@ -1,3 +1,3 @@
-from tests.training.conftest import imdb, recipe_file, text_recipe
+from tests.training.conftest import imdb, language_recipe, recipe_file, text_recipe
 
-__all__ = ["imdb", "recipe_file", "text_recipe"]
+__all__ = ["imdb", "language_recipe", "recipe_file", "text_recipe"]

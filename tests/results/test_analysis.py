@@ -11,6 +11,7 @@ from data.sources import load_inputs, open_images
 from models.analysis.diagnostics import diagnose
 from results.__main__ import main
 from results.analysis import BINS, analyze, evaluate_swapped
+from results.inside_page import picture
 from tests.training.conftest import start
 from training import run as records
 from training.run import trained_model
@@ -67,6 +68,27 @@ def test_transject_stays_within_its_bounds_and_shares_its_experts(text_recipe: P
     for layer in (*weights["mean"], *weights["histogram"]):
         assert sum(layer) == pytest.approx(1, abs=1e-3)
     assert "head_redundancy" not in found["figures"] and "expert_entropy" in found["figures"]
+
+
+def test_loads_of_experts_are_drawn_where_there_are_mixtures(language_recipe: Path) -> None:
+    found = []
+    for kind in ("switch", "glam", "null"):
+        chosen = [f"model.experts={kind}", "model.depth=3"]
+        chosen += [] if kind == "null" else ["model.num_experts=3"]
+        trainer = start(language_recipe, kind, *chosen, "train.steps=2")
+        trainer.run()
+        found.append({"run": kind, **analyze(trainer.folder, count=3)})
+    switch, glam, dense = found
+    assert [layer is None for layer in glam["expert_load"]] == [True, False, True]
+    for layer in (*switch["expert_load"], glam["expert_load"][1]):
+        assert len(layer) == 3 and sum(layer) == pytest.approx(1, abs=1e-3)
+    for name in ("routing_entropy", "dropped"):
+        assert [value is None for value in glam["figures"][name]["mean"]] == [True, False, True]
+        assert name not in dense["figures"]
+    assert dense["expert_load"] is None and switch["isomap"] is None
+    drawn = picture(found)
+    assert "mean load of each expert" in drawn and "share of choices without room" in drawn
+    assert "mean load" not in picture([dense])
 
 
 def test_commands_record_draw_and_tell_the_same_again(
