@@ -197,9 +197,9 @@ def _open_known_texts(name: str, split: str, classes: Classes) -> TextSet:
     known = KNOWN_TEXTS[name]
     if split not in known.sizes:
         raise DataError(f"{name} has the splits {', '.join(known.sizes)}, got {split!r}")
-    parquet = sorted(data_folder(name).glob(f"{known.prefix}-{split}*.parquet"))
+    parquet = sorted(data_folder(name).glob(known.pattern(split)))
     if not parquet:
-        raise DataError(f"{name} needs {known.prefix}-{split}*.parquet in the folder ASSAY_DATA")
+        raise DataError(f"{name} needs {known.pattern(split)} in the folder ASSAY_DATA")
     # Next to the whole split, a part of it would only repeat its rows.
     whole = [path for path in parquet if "subset" not in path.name]
     texts = _parquet().open_parquet(whole or parquet, "text", classes, known.label_names)

@@ -14,6 +14,7 @@ from models.baselines import BaselineConfig, baseline_model
 from models.deit import DeiT, DeiTConfig
 from models.fan import FAN, FANConfig
 from models.language import LanguageConfig, LanguageModel
+from models.language_classifier import LanguageClassifier, LanguageClassifierConfig
 from models.rvt import RVT, RVTConfig
 from models.segmenter import Segmenter, SegmenterConfig
 from models.sequence import SequenceConfig, sequence_model
@@ -25,6 +26,7 @@ Config = (
     | BaselineConfig
     | DeiTConfig
     | FANConfig
+    | LanguageClassifierConfig
     | LanguageConfig
     | RVTConfig
     | SegmenterConfig
@@ -45,6 +47,7 @@ _DOT_PRODUCT: dict[str, Config] = {
     "lra_transformer": SequenceConfig(),
     "lm_small": LanguageConfig(),
     "lm_medium": LanguageConfig(embed_dim=256, mlp_ratio=8.0, seq_len=384),
+    "lm_classifier": LanguageClassifierConfig(),
 }
 CATALOG: dict[str, Config] = _DOT_PRODUCT | {
     f"{name}_elliptical": dataclasses.replace(config, attention="elliptical")
@@ -64,6 +67,7 @@ _ARCHITECTURES: dict[type, Callable[[Any], nn.Module]] = {
     BaselineConfig: baseline_model,
     DeiTConfig: DeiT,
     FANConfig: FAN,
+    LanguageClassifierConfig: LanguageClassifier,
     LanguageConfig: LanguageModel,
     RVTConfig: RVT,
     SegmenterConfig: Segmenter,

@@ -15,6 +15,7 @@ from core.files import replacing
 from models import fan, rvt
 from models.deit import DeiTEncoder, resize_positions
 from models.fan import FAN
+from models.language_classifier import LanguageClassifier
 from models.rvt import RVT
 from models.segmenter import Segmenter
 
@@ -54,21 +55,25 @@ def load_weights(model: nn.Module, path: Path | str) -> None:
 
 
 def load_first_weights(model: nn.Module, path: Path | str) -> None:
-    """Read weights that training starts from: the model's own or, of a segmenter, a classifier's.
+    """Read weights that training starts from: the model's own, or those it may be made from.
+
+    A segmenter takes those of a classifier, a classifier of causal texts those of a language model.
 
     Raises:
-        ValueError: see `load_weights`; of a classifier's for the encoder, `load_public`.
+        ValueError: see `load_weights`; of others' weights, `load_public`.
     """
     path = Path(path)
-    if isinstance(model, Segmenter) and not _has_decoder(path):
+    if isinstance(model, Segmenter) and not _has(path, "decoder."):
         load_public(model.encoder, path, skip_head=True)
+    elif isinstance(model, LanguageClassifier) and not _has(path, "head.bias"):
+        load_public(model, path, skip_head=True)
     else:
         load_weights(model, path)
 
 
-def _has_decoder(path: Path) -> bool:
+def _has(path: Path, prefix: str) -> bool:
     is_safetensors = path.suffix.lower() == ".safetensors"
-    return is_safetensors and any(key.startswith("decoder.") for key in _read_safetensors(path))
+    return is_safetensors and any(key.startswith(prefix) for key in _read_safetensors(path))
 
 
 def load_public(model: nn.Module, path: Path | str, *, skip_head: bool = False) -> None:

@@ -118,11 +118,10 @@ class Seen:
     length: int = 0
 
 
-class LanguageModel(TokenModel):
-    """Predict each next token from the tokens up to it."""
+class CausalTransformer(TokenModel):
+    """The blocks of a language model, without what reads them."""
 
     config: LanguageConfig
-    head: AdaptiveSoftmax | None
 
     def __init__(self, config: LanguageConfig) -> None:
         super().__init__(config)
@@ -141,11 +140,38 @@ class LanguageModel(TokenModel):
             for layer in range(1, config.depth + 1)
         )
         self.norm = nn.LayerNorm(config.embed_dim, eps=1e-6)
+        # The norm's outputs have a spread of 1, so logits of about 1 need vectors of length 1.
+        nn.init.normal_(self.token_embed.weight, std=config.embed_dim**-0.5)
+
+    def encode(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """What the blocks make of each token, (B, N, embed_dim).
+
+        No token's depends on later ones. Those of padding mean nothing. Arguments and errors as of
+        `TokenModel.features`.
+        """
+        self.check(tokens, mask)
+        x = self.embed(tokens, self.positions(tokens.shape[1]))
+        v = None
+        for block in self.blocks:
+            x, v = block(x, v, mask)
+        return self.norm(x)
+
+    def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """What the first block sees of tokens (B, N) at `positions` (N, embed_dim)."""
+        scale = self.config.embed_dim**0.5  # of Vaswani et al. 2017, section 3.4
+        return self.dropout(self.token_embed(tokens) * scale + positions)
+
+
+class LanguageModel(CausalTransformer):
+    """Predict each next token from the tokens up to it."""
+
+    head: AdaptiveSoftmax | None
+
+    def __init__(self, config: LanguageConfig) -> None:
+        super().__init__(config)
         self.head = None
         if config.cutoffs:
             self.head = AdaptiveSoftmax(config.embed_dim, config.vocab_size, config.cutoffs)
-        # The norm's outputs have a spread of 1, so logits of about 1 need vectors of length 1.
-        nn.init.normal_(self.token_embed.weight, std=config.embed_dim**-0.5)
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """The logits (B, N, V) of the token after each one; log-probabilities with `cutoffs`.
@@ -184,21 +210,8 @@ class LanguageModel(TokenModel):
         return F.linear(x, self.token_embed.weight) if self.head is None else self.head(x)
 
     def features(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """What the softmax sees of each token, (B, N, embed_dim); see `TokenModel.features`.
-
-        No token's depends on later ones. Those of padding mean nothing.
-        """
-        self.check(tokens, mask)
-        x = self.embed(tokens, self.positions(tokens.shape[1]))
-        v = None
-        for block in self.blocks:
-            x, v = block(x, v, mask)
-        return self.norm(x)
-
-    def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """What the first block sees of tokens (B, N) at `positions` (N, embed_dim)."""
-        scale = self.config.embed_dim**0.5  # of Vaswani et al. 2017, section 3.4
-        return self.dropout(self.token_embed(tokens) * scale + positions)
+        """What the softmax sees of each token, (B, N, embed_dim): see `encode`."""
+        return self.encode(tokens, mask)
 
 
 def _require_cache(model: nn.Module) -> None:

@@ -333,7 +333,9 @@ class Recipe:
     train: TrainRecipe  # how
     distillation: DistillationRecipe | None = None  # None learns from labels alone
     adversarial: AdversarialRecipe | None = None  # None trains on clean images
-    init: str | None = None  # weights to start from (safetensors); None starts from random ones
+    # Weights to start from (safetensors), the model's own or those that it can be made from, as a
+    # classifier from a language model; None starts from random ones.
+    init: str | None = None
     # Trackers of the run, beside its csv files.
     logs: tuple[Literal["tensorboard", "mlflow", "wandb"], ...] = ("tensorboard",)
 

@@ -5,7 +5,7 @@ The classes of ImageNet-1K are WordNet identifiers and names, in order of index.
 
 import dataclasses
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from data.errors import DataError
@@ -42,12 +42,18 @@ class KnownTexts:
         label_names: classes in order of index.
         sizes: texts in each split of the whole set.
         prefix: how the names of its parquet files begin.
+        files: by split, what its files are called, where they have another name.
     """
 
     title: str
     label_names: list[str]
     sizes: dict[str, int]
     prefix: str
+    files: dict[str, str] = field(default_factory=dict)
+
+    def pattern(self, split: str) -> str:
+        """Which files of the folder are of a split."""
+        return f"{self.prefix}-{self.files.get(split, split)}*.parquet"
 
     def describe(self, split: str, rows: int) -> str:
         """What was opened, e.g. "IMDb, train, 25000 texts"; says so where rows are missing."""
@@ -68,6 +74,14 @@ KNOWN_TEXTS: dict[str, KnownTexts] = {
         label_names=["World", "Sports", "Business", "Sci/Tech"],
         sizes={"train": 120_000, "test": 7_600},
         prefix="ag_news",
+    ),
+    # The labels of its own test set are not public.
+    "sst2": KnownTexts(
+        title="SST-2 (Socher et al. 2013)",
+        label_names=["negative", "positive"],
+        sizes={"train": 67_349, "test": 872},
+        prefix="sst2",
+        files={"test": "validation"},
     ),
 }
 """Sets of texts found in the folder ASSAY_DATA."""

@@ -118,7 +118,7 @@ def _known(source: str) -> tuple[str, Parts]:
     for name, known in KNOWN_TEXTS.items():
         if normalize(name) == normalize(source):
             folder = data_folder(name)
-            splits = {s: sorted(folder.glob(f"{known.prefix}-{s}*.parquet")) for s in known.sizes}
+            splits = {s: sorted(folder.glob(known.pattern(s))) for s in known.sizes}
             parts = {split: _parquet(files) for split, files in splits.items() if files}
             if not parts:
                 raise DataError(f"{name} needs {known.prefix}-*.parquet in the folder ASSAY_DATA")

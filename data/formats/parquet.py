@@ -14,6 +14,7 @@ from data.labels import Classes, normalize
 from data.sets import FileSet, Origin, TextSet
 
 _MOST_CLASSES = 30_000  # each label is looked for among them
+_SENTENCE = "sentence"  # what GLUE calls its texts
 
 Content = Literal["image", "text"]
 Tables = Mapping[PurePath, pa.Table]
@@ -81,7 +82,13 @@ def _read(paths: Sequence[Path], content: Content) -> Tables:
     tables: dict[PurePath, pa.Table] = {}
     for path in paths:
         try:
-            columns = columns_of(pq.read_schema(path), path.name, content)
+            schema = pq.read_schema(path)
+            if content == "text" not in schema.names and _SENTENCE in schema.names:
+                table = pq.read_table(path)
+                names = ["text" if name == _SENTENCE else name for name in schema.names]
+                tables[path] = table.rename_columns(names)
+                continue
+            columns = columns_of(schema, path.name, content)
             tables[path] = pq.read_table(path, columns=columns)
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path.name} is not a readable parquet file: {error}") from error

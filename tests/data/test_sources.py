@@ -283,12 +283,29 @@ def test_part_of_a_known_set_says_so_and_gives_way_to_the_whole(data_folder: Pat
     assert list(open_texts("ag-news", split="train")) == ["c"]
 
 
+def test_sst2_is_read_as_it_is_published(data_folder: Path) -> None:
+    rows = {"idx": [0, 1], "sentence": ["a dull film ", "lovely"], "label": [0, 1]}
+    write(data_folder, {"sst2-validation-00000-of-00001.parquet": rows})
+    write(data_folder, {"sst2-test-00000-of-00001.parquet": rows | {"label": [-1, -1]}})
+    texts = open_texts("sst2", split="test")
+    assert list(texts) == ["a dull film ", "lovely"] and texts.labels is not None
+    assert texts.labels.tolist() == [0, 1] and texts.label_names == ["negative", "positive"]
+    assert texts.description.startswith("SST-2 (Socher et al. 2013), test, 2 of 872: a part")
+    with pytest.raises(DataError, match=r"sst2 needs sst2-train\*.parquet in the folder ASSAY_D"):
+        open_texts("sst2", split="train")
+
+
 @pytest.mark.parametrize(
     ("opener", "source", "split", "message"),
     [
         (open_texts, "imdb", "valid", "imdb has the splits train, test, got 'valid'"),
         (open_texts, "imdb", "test", r"imdb needs imdb-test\*.parquet in the folder ASSAY_DATA"),
-        (open_texts, "no", "test", "no is no file or folder; known names: imdb, ag-news, hf:NAME"),
+        (
+            open_texts,
+            "no",
+            "test",
+            "no is no file or folder; known names: imdb, ag-news, sst2, hf:NAME",
+        ),
         (open_images, "no", "test", "no is no file or folder; known names: fashion-mnist"),
         (open_images, "imdb", "test", "imdb is a set of texts, and images are needed"),
         (open_texts, "CIFAR10", "test", "CIFAR10 is a set of images, and texts are needed"),

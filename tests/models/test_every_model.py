@@ -60,6 +60,7 @@ OPTIONS: dict[str, tuple[str, dict[str, object]]] = {
     "lra, synthesizer": ("lra_transformer", {"attention": "synthesizer"}),
     "lra, towers": ("lra_transformer_elliptical", {"towers": 2}),
     "lm, switch": ("lm_small_elliptical", {"experts": "switch", "num_experts": 3}),
+    "lm, classifier": ("lm_classifier_elliptical", {"experts": "switch", "capacity_factor": 1.0}),
     "lm, glam": ("lm_small", {"experts": "glam", "capacity_factor": 1.0}),
     "baseline, towers": ("transformer_orthogonal", {"towers": 2}),
 }
@@ -170,6 +171,7 @@ FORMS = {
     onnx: {
         "fan_tiny_elliptical",
         "segmenter_tiny_elliptical",
+        "lm, classifier",
     },  # artifacts hold graphs of most others
 }
 

@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tests.training.conftest import start
 from training import run as records
@@ -15,6 +16,16 @@ from training.splits import open_splits, open_test
 from training.tasks import Language
 from training.validation import evaluate
 
+CLASSIFIER = """
+name: sentiment
+labels: [neg, pos]
+logs: []
+init: FOLDER/best.safetensors
+model: {name: lm_classifier_elliptical, vocab_size: 20, embed_dim: 16, num_heads: 2, depth: 2,
+        mlp_ratio: 2.0, dropout: 0.0, seq_len: 12}
+data: {source: imdb, valid: 16, max_len: 12, tokenizer: FOLDER/tokenizer.json}
+train: {epochs: 8, batch_size: 16, lr: 1.0e-2, optimizer: adam, weight_decay: 0}
+"""
 BYTES = ["data.tokenizer=bytes", "data.raw=false", "data.vocab_size=null", "model.vocab_size=257"]
 
 
@@ -132,3 +143,21 @@ def test_text_is_continued_with_the_best_weights(
     assert main(["generate", str(run.folder), " "]) == 2 or options
     assert main(["generate", str(run.folder / "none"), "a"]) == 2
     assert "holds no run: recipe.yaml is missing" in capsys.readouterr().err
+
+
+def test_classifier_starts_from_a_mixture_and_its_words(language_recipe: Path) -> None:
+    experts = ["model.experts=switch", "model.num_experts=3"]
+    language = start(language_recipe, "language", *experts)
+    language.run()
+    recipe = language_recipe.with_name("sentiment.yaml")
+    recipe.write_text(CLASSIFIER.replace("FOLDER", str(language.folder)))
+    classifier = start(recipe, "classifier", *experts)
+    weights = load_file(language.folder / records.BEST)
+    own = classifier.model.state_dict()
+    assert own.keys() - weights.keys() == {"head.weight", "head.bias"}
+    assert all(torch.equal(value, own[name]) for name, value in weights.items())
+    metrics = classifier.run()
+    assert metrics["test_accuracy"] > 0.75
+    assert "init_digest" in json.loads((classifier.folder / records.RUN).read_text())
+    expected = (language.folder / records.TOKENIZER).read_bytes()
+    assert (classifier.folder / records.TOKENIZER).read_bytes() == expected
