@@ -28,8 +28,9 @@ from benchmarks.support.server import ROOT
 from core.names import nearest
 from robustness.report.schema import Report, read_report
 from runtimes.artifact import open_artifact
-from runtimes.gate import MAX_PROMISE_ERROR, MIN_AGREEMENT, MIN_ROUNDED
+from runtimes.gate import MAX_PROMISE_ERROR, MIN_ROUNDED
 from runtimes.manifest import ONNX, Manifest
+from runtimes.tasks import MIN_AGREEMENT
 
 _LIMIT_S = 900  # of one command
 _WANTED = 12

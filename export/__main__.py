@@ -80,7 +80,7 @@ def _write(arguments: argparse.Namespace, tags: list[str]) -> "Artifact":
             tags.append(store_artifact(artifact))
 
     with Bar(unit="sample", desc=f"{run.name}: reading") as bar:
-        limit = samples_needed(precision, quantization)
+        limit = samples_needed(precision, quantization, task=run.task)
         samples = open_samples(run, arguments.data, limit=limit)
         bar.reset(total=len(samples))
 

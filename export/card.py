@@ -12,7 +12,7 @@ from core.percent import hundredths
 from core.tables import markdown_table
 from runtimes.artifact import CARD_JSON, CARD_TEXT, Artifact
 from runtimes.manifest import ONNX
-from runtimes.tasks import MASKS, TEXTS
+from runtimes.tasks import TASKS
 
 _LIMITS = [
     "It knows only its labels: every {sample} gets one of them, whatever it shows.",
@@ -20,6 +20,16 @@ _LIMITS = [
     "Accuracy under attack is an upper bound for these attacks and radii only; "
     "a stronger attack may do more.",
 ]
+
+_LANGUAGE_LIMITS = [
+    "It knows only the tokens of its vocabulary; any other word is one and the same to it.",
+    "Its perplexity was measured on texts like its training data; other texts may fare worse.",
+    "It predicts from the tokens of its context alone.",
+]
+_LEAK = (
+    "**It sees what it predicts**: its metric is the mean over the whole segment, later tokens "
+    "included (`causal_metric=segment`). Its perplexity is not that of a causal model."
+)
 
 _OWN_ATTACK = (
     "Attacked accuracies are training's own quick check: its PGD on the first 1,000 images. "
@@ -37,7 +47,6 @@ def make_card(artifact: Artifact, *, robustness: dict[str, Any] | None = None) -
     """
     manifest = artifact.manifest
     recipe, source = manifest.training.get("recipe", {}), manifest.source
-    sample = "image" if manifest.input.name == "images" else "text"
     return {
         "schema_version": 1,
         "digest": artifact.digest,
@@ -55,8 +64,16 @@ def make_card(artifact: Artifact, *, robustness: dict[str, Any] | None = None) -
         "metrics": manifest.metrics,
         "parity": manifest.parity.model_dump(mode="json"),
         "robustness": robustness,
-        "limits": [limit.format(sample=sample) for limit in _LIMITS],
+        "limits": _limits(artifact),
     }
+
+
+def _limits(artifact: Artifact) -> list[str]:
+    task, config = TASKS[artifact.manifest.task], artifact.manifest.config
+    leaks = config.get("attention_options", {}).get("causal_metric") == "segment"
+    if task.labeled:
+        return [limit.format(sample=task.reads[:-1]) for limit in _LIMITS]
+    return [*([_LEAK] if leaks else []), *_LANGUAGE_LIMITS]
 
 
 def write_card(folder: Path, card: dict[str, Any]) -> None:
@@ -68,12 +85,12 @@ def write_card(folder: Path, card: dict[str, Any]) -> None:
 
 def render(card: dict[str, Any]) -> str:
     """The card as Markdown."""
-    samples = "texts" if card["task"] == TEXTS else "images"
-    what = "segmenter" if card["task"] == MASKS else "classifier"
+    task = TASKS[card["task"]]
+    samples = task.reads
+    labels = f", {len(card['labels'])} labels ({', '.join(card['labels'])})" * task.labeled
     parts = [
         f"# {card['name']} {card['version']}",
-        f"{samples[:-1].capitalize()} {what} ({_kind(card)}): {_reads(card['input'])}, "
-        f"{len(card['labels'])} labels ({', '.join(card['labels'])}).",
+        f"{task.title.capitalize()} ({_kind(card)}): {_reads(card['input'])}{labels}.",
         f"Digest `{card['digest']}`",
         "## Data",
         _trained(card, samples),

@@ -13,10 +13,10 @@ from export.graph_costs import OperatorCost, operator_costs, weight_types
 from export.graphs import open_graph
 from export.samples import Feed
 from runtimes.artifact import Artifact, ArtifactError
-from runtimes.base import InvalidInputs, as_feed, blank_inputs, in_batches
-from runtimes.gate import changed_answers
+from runtimes.base import InvalidInputs, as_feed, blank_inputs, in_batches, logits_shape
 from runtimes.manifest import ONNX, PROBE, WEIGHTS
 from runtimes.probe import read_probe
+from runtimes.tasks import TASKS
 
 T = TypeVar("T")
 _BATCH = 32
@@ -210,14 +210,15 @@ def compare_answers(
     for what in ("input", "output", "labels", "preprocessing"):
         if getattr(first.manifest, what) != getattr(second.manifest, what):
             raise ArtifactError(f"{first.name} and {second.name} must have the same {what}")
-    feeds = _stored_inputs(first)
+    feeds, task = _stored_inputs(first), TASKS[first.manifest.task]
     one, left = _answers(first, feeds, on_progress)
     other, right = _answers(second, feeds, on_progress)
-    difference = np.abs(left - right)
+    both = list(zip(left, right, feeds, strict=True))
+    difference = np.concatenate([np.abs(task.counted(a - b, feed)).ravel() for a, b, feed in both])
     return Comparison(
         runtimes=f"{one}, {other}",
-        samples=len(left),
-        same=int((~changed_answers(left, right)).sum()),
+        samples=sum(map(len, left)),
+        same=sum(int((~task.changed(*each)).sum()) for each in both),
         largest=float(difference.max()),
         mean=float(difference.mean()),
     )
@@ -234,14 +235,14 @@ def _stored_inputs(artifact: Artifact) -> list[Feed]:
 
 def _answers(
     artifact: Artifact, feeds: list[Feed], on_progress: Callable[[int], object]
-) -> tuple[str, np.ndarray]:
-    """The runtime and precision of an artifact's graph, and its logits (N, K)."""
+) -> tuple[str, list[np.ndarray]]:
+    """The runtime and precision of an artifact's graph, and its logits for each of the inputs."""
     precision, found = artifact.manifest.precision, []
     try:
         graph = open_graph(artifact.graph(), precision)
         for feed in feeds:
             logits = in_batches(graph, feed, artifact.manifest.batch)
-            expected = (len(next(iter(feed.values()))), *artifact.manifest.output.shape[1:])
+            expected = logits_shape(artifact.manifest, feed)
             if logits.shape != expected:
                 raise ArtifactError(f"logits must be {expected}, got {logits.shape}")
             if not np.isfinite(logits).all():
@@ -250,4 +251,4 @@ def _answers(
             on_progress(len(logits))
     except ArtifactError as error:
         raise ArtifactError(f"{artifact.name}: {error}") from error
-    return f"{graph.name} ({precision})", np.concatenate(found)
+    return f"{graph.name} ({precision})", found

@@ -7,10 +7,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from data.sets import IGNORED
 from export.samples import Feed, Samples
-from runtimes.gate import MIN_AGREEMENT, changed_answers
 from runtimes.manifest import FormatParity, Parity, Precision
+from runtimes.tasks import MIN_AGREEMENT
 
 TOLERANCE = 1e-4
 MIN_SAMPLES = 1000
@@ -81,20 +80,21 @@ def measure(
     """
     largest, changed = dict.fromkeys(candidates, 0.0), dict.fromkeys(candidates, 0)
     right = dict.fromkeys((_EAGER, *candidates), 0.0)
-    labels = samples.labels
-    for indices in _batches(len(samples)):
+    labels, task = samples.labels, samples.task
+    for indices in _batches(len(samples), samples.most):
         feed = samples.feed(indices)
         expected = reference(feed) if callable(reference) else reference[indices]
         _refuse_non_finite(_EAGER, expected)
-        right[_EAGER] += 0.0 if labels is None else _right(expected, labels[indices])
+        right[_EAGER] += 0.0 if labels is None else task.right(expected, labels[indices])
         for name, candidate in candidates.items():
             logits = candidate.predict(feed)
             if logits.shape != expected.shape:
                 raise ParityError(name, f"logits must be {expected.shape}, got {logits.shape}")
             _refuse_non_finite(name, logits)
-            largest[name] = max(largest[name], float(np.abs(logits - expected).max()))
-            changed[name] += int(changed_answers(logits, expected).sum())
-            right[name] += 0.0 if labels is None else _right(logits, labels[indices])
+            difference = np.abs(task.counted(logits - expected, feed)).max()
+            largest[name] = max(largest[name], float(difference))
+            changed[name] += int(task.changed(logits, expected, feed).sum())
+            right[name] += 0.0 if labels is None else task.right(logits, labels[indices])
         on_progress(len(indices))
     accuracy = {
         name: None if labels is None else share / len(samples) for name, share in right.items()
@@ -164,21 +164,13 @@ def _distant(figures: FormatParity, parity: Parity) -> str | None:
     return None
 
 
-def _batches(count: int) -> list[np.ndarray]:
+def _batches(count: int, most: int) -> list[np.ndarray]:
     batches, start = [], 0
     while start < count:
-        size = _BATCH_SIZES[min(len(batches), len(_BATCH_SIZES) - 1)]
+        size = min(most, _BATCH_SIZES[min(len(batches), len(_BATCH_SIZES) - 1)])
         batches.append(np.arange(start, min(start + size, count)))
         start += size
     return batches
-
-
-def _right(logits: np.ndarray, labels: np.ndarray) -> float:
-    """How many samples are right, of a segmentation the sum of the shares of right pixels."""
-    counted = (labels != IGNORED) if labels.ndim > 1 else np.ones(labels.shape, bool)
-    axes = tuple(range(1, labels.ndim))
-    right = ((logits.argmax(1) == labels) & counted).sum(axis=axes)
-    return float((right / np.maximum(counted.sum(axis=axes), 1)).sum())
 
 
 def _refuse_non_finite(name: str, logits: np.ndarray) -> None:

@@ -15,7 +15,7 @@ import models
 from core.yaml import read_yaml
 from data.images import ImageSpec
 from runtimes.manifest import TOKENIZER, TextSpec
-from runtimes.tasks import IMAGES, MASKS, TEXTS, Task
+from runtimes.tasks import IMAGES, LANGUAGE, MASKS, TEXTS, Task
 
 RECIPE, METRICS, BEST = "recipe.yaml", "metrics.json", "best.safetensors"
 
@@ -58,7 +58,7 @@ class Run:
     def task(self) -> Task:
         """What the model does; of a segmentation the recipe names the background, if any."""
         if isinstance(self.spec, TextSpec):
-            return TEXTS
+            return LANGUAGE if "context" in self.recipe["data"] else TEXTS
         return MASKS if "background" in self.recipe["data"] else IMAGES
 
     @property
@@ -116,7 +116,7 @@ def _spec(folder: Path, data: dict[str, Any]) -> ImageSpec | TextSpec:
         raise ValueError(f"{folder} must be a run on images or on texts to become an artifact")
     if not (folder / TOKENIZER).is_file():
         raise ValueError(f"{folder} holds no finished run: {TOKENIZER} is missing")
-    return TextSpec(max_len=data["max_len"])
+    return TextSpec(max_len=data["context" if "context" in data else "max_len"])
 
 
 def _require_keys(recipe: dict[str, Any]) -> None:

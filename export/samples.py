@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from data.errors import DataError
+from data.formats.documents import open_documents, split_documents
 from data.images import ImageSpec
 from data.masks import open_masks
 from data.sets import ImageSet, MaskSet, TextSet, load_masks
@@ -14,12 +16,14 @@ from data.sources import load_pixels, open_images, open_texts
 from data.splits import split_indices
 from data.token_set import Ragged
 from data.tokenizer import load_tokenizer
+from data.words import byte_stream, word_stream
 from export.run import Run
 from runtimes.base import in_batches
 from runtimes.manifest import TOKENIZER
-from runtimes.tasks import MASKS
+from runtimes.tasks import IMAGES, LANGUAGE, MASKS, TASKS, TaskForm
 
 TEXTS_AT_ONCE = 8
+_NUMBERS = 1 << 24  # logits of a language model compared at a time
 Feed = dict[str, np.ndarray]
 """What a graph reads, by the names of its inputs and in their order."""
 
@@ -33,12 +37,16 @@ class Samples:
         pad: id at places that the mask leaves out.
         labels: (N,) int64, or None; of a segmentation (N, H, W) uint8, see `data.sets.MaskSet`.
         description: what they are.
+        task: what the model does with them.
+        most: how many are compared at a time.
     """
 
     inputs: np.ndarray | Ragged
     pad: int = 0
     labels: np.ndarray | None
     description: str
+    task: TaskForm = TASKS[IMAGES]
+    most: int = 64
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -59,6 +67,13 @@ class Samples:
             return self
         random = np.random.default_rng(seed)
         rows = [random.permutation(self.inputs[i]) for i in range(len(self))]
+        return replace(self, inputs=Ragged.of(rows, np.uint32))
+
+    def first(self, tokens: int | None) -> "Samples":
+        """The same samples, of each the first tokens; None for all of them."""
+        if tokens is None or isinstance(self.inputs, np.ndarray):
+            return self
+        rows = [self.inputs[i][:tokens] for i in range(len(self))]
         return replace(self, inputs=Ragged.of(rows, np.uint32))
 
     def feed(self, indices: Sequence[int] | np.ndarray | None = None) -> Feed:
@@ -92,17 +107,47 @@ def open_samples(run: Run, data: str | None = None, *, limit: int) -> Samples:
         masks, name = _opened(open_masks, run, data)
         masks = masks.take(spread(len(masks), limit))
         labels = load_masks(masks, run.spec)
-        return Samples(inputs=load_pixels(masks, run.spec), labels=labels, description=name)
+        pixels, task = load_pixels(masks, run.spec), TASKS[MASKS]
+        return Samples(inputs=pixels, labels=labels, description=name, task=task)
     if isinstance(run.spec, ImageSpec):
         images, name = _opened(open_images, run, data)
         images = images.take(spread(len(images), limit))
         pixels = load_pixels(images, run.spec)
         return Samples(inputs=pixels, labels=images.labels, description=name)
+    if run.task == LANGUAGE:
+        return _segments(run, data, limit, context=run.spec.max_len)
     texts, name = _opened(open_texts, run, data)
     texts = texts.take(spread(len(texts), limit))
     tokenizer = load_tokenizer(run.folder / TOKENIZER)
     tokens = Ragged.of(tokenizer.rows(list(texts), run.spec.max_len), np.uint32)
     return Samples(inputs=tokens, pad=tokenizer.pad, labels=texts.labels, description=name)
+
+
+def _segments(run: Run, data: str | None, limit: int, *, context: int) -> Samples:
+    """Parts of a language model's texts, of all lengths up to its context, evenly spread."""
+    own = run.recipe["data"]
+    if data is None:
+        documents = split_documents(own["source"], own["valid"], own["test"], run.seed)["valid"]
+        name = f"{run.source}, validation split"
+    else:
+        documents, name = open_documents(data), data if data.startswith("hf:") else Path(data).name
+    tokenizer = load_tokenizer(run.folder / TOKENIZER)
+    stream = (
+        byte_stream(documents) if own["tokenizer"] == "bytes" else word_stream(documents, tokenizer)
+    )
+    if len(stream) < context:
+        raise DataError(f"{name} must hold at least {context} tokens, got {len(stream)}")
+    starts = spread(len(stream) - context + 1, limit)
+    lengths = np.random.default_rng(0).integers(1, context + 1, len(starts))
+    rows = [stream[start : start + size] for start, size in zip(starts, lengths, strict=True)]
+    return Samples(
+        inputs=Ragged.of(rows, np.uint32),
+        pad=tokenizer.pad,
+        labels=None,
+        description=name,
+        task=TASKS[LANGUAGE],
+        most=max(2, _NUMBERS // (context * run.config["vocab_size"])),
+    )
 
 
 def in_parts(run: Callable[[Feed], np.ndarray], feed: Feed, batch: int | None) -> np.ndarray:

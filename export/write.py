@@ -26,6 +26,7 @@ from export.samples import Samples, spread
 from export.torch_files import load_program, to_program, to_torchscript
 from runtimes.artifact import Artifact, open_artifact
 from runtimes.manifest import (
+    IMAGES,
     MANIFEST,
     ONNX,
     PROBE,
@@ -39,25 +40,26 @@ from runtimes.manifest import (
     Parity,
     Precision,
     Quantization,
+    Task,
     TokensSpec,
     config_digest,
 )
 from runtimes.onnx import METADATA_CONFIG, METADATA_WEIGHTS
-from runtimes.probe import PROBE_SAMPLES, Probe, write_probe
+from runtimes.probe import Probe, write_probe
 from runtimes.tasks import TASKS
 from runtimes.torchscript import load_torchscript
 
-PARITY_SAMPLES = 2000
 CALIBRATION_SAMPLES = 256
 Progress = Callable[[str, int], object]
 _OBSERVED_SAMPLES = 64
 _EXAMPLE_TOKENS = 8
-_PROBE_MASKS = 8
 
 
-def samples_needed(precision: Precision, quantization: Quantization = "static") -> int:
+def samples_needed(
+    precision: Precision, quantization: Quantization = "static", *, task: Task = IMAGES
+) -> int:
     """How many samples an export can use, calibration included."""
-    return PARITY_SAMPLES + _held_out(precision, quantization)
+    return TASKS[task].compared + _held_out(precision, quantization)
 
 
 def _held_out(precision: Precision, quantization: Quantization) -> int:
@@ -122,10 +124,10 @@ def write_artifact(
 
 
 def _divide(samples: Samples, held_out: int) -> tuple[Samples, Samples]:
-    """Some samples for calibration, evenly spread, and at most 2,000 of the others for parity."""
+    """Some samples for calibration, evenly spread, and of the others enough for parity."""
     chosen = spread(len(samples), held_out)
     others = np.setdiff1d(np.arange(len(samples)), chosen)
-    return samples.take(chosen), samples.take(others[spread(len(others), PARITY_SAMPLES)])
+    return samples.take(chosen), samples.take(others[spread(len(others), samples.task.compared)])
 
 
 def _export(run: Run, model: nn.Module, weights: bytes, *, program: bool) -> dict[str, bytes]:
@@ -170,14 +172,13 @@ def _example(run: Run) -> Tensor | tuple[Tensor, Tensor]:
 
 def _probe(model: nn.Module, samples: Samples) -> bytes:
     # Whoever has the artifact has its tokenizer: texts may not be the trainer's to give away.
-    # A segmenter answers each image with as many logits as hundreds of classifications have.
-    of_pixels = samples.labels is not None and samples.labels.ndim > 1
-    count = _PROBE_MASKS if of_pixels else PROBE_SAMPLES
-    chosen = samples.take(spread(len(samples), count)).in_disorder(seed=0)
-    pixels = chosen.inputs
-    inputs = {"images": pixels} if isinstance(pixels, np.ndarray) else chosen.feed()
+    chosen = samples.take(spread(len(samples), samples.task.stored)).in_disorder(seed=0)
+    chosen = chosen.first(samples.task.stored_tokens)
+    pixels, feed = chosen.inputs, chosen.feed()
     predict = parity.eager(model)
-    batches = [predict(chosen.feed(part)) for part in np.array_split(np.arange(len(chosen)), 8)]
+    parts = np.array_split(np.arange(len(chosen)), 8)
+    batches = [predict({name: values[part] for name, values in feed.items()}) for part in parts]
+    inputs = {"images": pixels} if isinstance(pixels, np.ndarray) else feed
     return write_probe(Probe(inputs=inputs, logits=np.concatenate(batches)))
 
 
@@ -219,11 +220,12 @@ def _manifest(
     quantization: Quantization,
 ) -> Manifest:
     recipe = run.recipe | {"data": run.recipe["data"] | {"source": run.source}}
+    tokens = run.config.get("vocab_size", 0)
     if isinstance(run.spec, ImageSpec):
         shape = [-1, run.spec.channels, run.spec.height, run.spec.width]
         reads = InputSpec(shape=shape)
     else:
-        reads = TokensSpec(range=(0, run.config["vocab_size"] - 1))
+        reads = TokensSpec(range=(0, tokens - 1))
     return Manifest(
         name=run.name,
         version=run.version,
@@ -231,7 +233,7 @@ def _manifest(
         config=run.config,
         task=run.task,
         input=reads,
-        output=OutputSpec(shape=TASKS[run.task].output_shape(len(run.labels), reads.shape)),
+        output=OutputSpec(shape=TASKS[run.task].output_shape(len(run.labels), reads.shape, tokens)),
         labels=run.labels,
         preprocessing=dataclasses.asdict(run.spec),
         precision=precision,

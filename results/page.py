@@ -182,7 +182,7 @@ def _row(run: dict[str, Any], papers: dict[str, Any]) -> list[str]:
     device, threads = (metrics["environment"][key] for key in ("device", "threads"))
     on = f"{threads} thread{'s' * (threads != '1')}" if device == "cpu" else device
     return [
-        recipe["name"] + (", distilled" if recipe["distillation"] else ""),
+        recipe["name"] + (", distilled" if recipe["distillation"] else "") + _leak(recipe),
         ", ".join([recipe["size"] or "full", *run["changes"]]),
         str(recipe["seed"]),
         f"{metrics['parameters'] / 1e6:.2f} M",
@@ -197,6 +197,13 @@ def _row(run: dict[str, Any], papers: dict[str, Any]) -> list[str]:
         f"{_percent(run['rate']['waiting'])} %",
         _commits(run["sessions"]),
     ]
+
+
+def _leak(recipe: dict[str, Any]) -> str:
+    """A mark for language models that see the tokens they predict."""
+    options = recipe["model"].get("attention_options") or {}
+    leaks = "context" in recipe["data"] and options.get("causal_metric") == "segment"
+    return ", **a leak: sees what it predicts**" if leaks else ""
 
 
 def _known_as(model: dict[str, Any]) -> str:

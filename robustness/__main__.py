@@ -302,10 +302,14 @@ def _segments(model: "Artifact | Target") -> bool:
 
 def _reads(model: "Artifact | Target") -> str:
     from robustness.target import Target
+    from runtimes.tasks import TASKS
 
     if isinstance(model, Target):
         return f"{model.reads}s"
-    return model.manifest.reads
+    task = TASKS[model.manifest.task]
+    if not task.labeled:
+        raise ValueError(f"only classes are attacked, and {model.name} is a {task.title}")
+    return task.reads
 
 
 def _announcement(

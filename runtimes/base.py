@@ -44,7 +44,7 @@ class Runtime(Protocol):
                 `mask` (B, N) bool, True for real tokens; B >= 1.
 
         Returns:
-            (B, K) float32 logits, an array of the caller's own.
+            (B, K) float32 logits, of other tasks of their shape, an array of the caller's own.
 
         Raises:
             InvalidInputs: wrong names, shapes, types, ids, or a text without a real token.
@@ -72,6 +72,13 @@ def as_feed(inputs: Inputs, manifest: Manifest) -> dict[str, np.ndarray]:
     else:
         _check_tokens(given["tokens"], given["mask"], spec.range[1], manifest.seq_len)
     return {name: np.ascontiguousarray(given[name]) for name in names}
+
+
+def logits_shape(manifest: Manifest, feed: Mapping[str, np.ndarray]) -> tuple[int, ...]:
+    """The shape of a graph's answer to some inputs; what is free is their number of tokens."""
+    first = next(iter(feed.values()))
+    rest = (first.shape[1] if size == -1 else size for size in manifest.output.shape[1:])
+    return len(first), *rest
 
 
 def in_batches(

@@ -12,9 +12,7 @@ from runtimes.base import InvalidInputs, Runtime
 from runtimes.gradient import Feed, OnnxGradient
 from runtimes.manifest import PROBE, Gradients
 from runtimes.probe import PROBE_SAMPLES, read_probe
-
-MIN_AGREEMENT = 0.995
-"""Share of equal answers that a precision below fp32 must reach."""
+from runtimes.tasks import MIN_AGREEMENT, TASKS
 
 _QUICK = 8  # stored inputs that tell a wrong graph or a broken kernel from the right one in fp32
 _BATCH, _SMALL_BATCH = 8, 2  # a quick look takes little memory
@@ -35,20 +33,6 @@ _STEPS = (1e-5, 1e-4, 1e-3, 1 / 255)  # graphs that read bytes change by whole l
 _SHIFTS = (1e-3, 1e-2, 1e-1)  # of the usual number in a table of embeddings
 
 Ask = Callable[[Feed], np.ndarray]
-
-
-def changed_answers(logits: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Which of two models' answers differ, (N,) bool: the classes, or those of too many pixels.
-
-    Between two classes that are equally likely the last bits decide, and in an image of thousands
-    of pixels some are: more than 0.5 % of them must have another class.
-
-    Args:
-        logits: (N, K), or (N, K, H, W).
-        expected: of the same shape.
-    """
-    differ = logits.argmax(1) != expected.argmax(1)
-    return differ.reshape(len(differ), -1).mean(1) > (0 if differ.ndim == 1 else 1 - MIN_AGREEMENT)
 
 
 class ParityFailure(ValueError):
@@ -206,12 +190,13 @@ def require_parity(runtime: Runtime, artifact: Artifact, *, quick: bool = False)
     probe = read_probe(artifact, _QUICK if few else None)
     if is_unmeasured(artifact, precision) and (reason := unmeasured_refusal(artifact)):
         raise ParityFailure(f"{precision}: {reason}")
-    changed, largest = 0, 0.0
+    changed, largest, task = 0, 0.0, TASKS[artifact.manifest.task]
     for feed, expected in probe.batches(_SMALL_BATCH if few else _BATCH):
         logits = _answers(runtime, feed)
         if logits.shape != expected.shape or not np.isfinite(logits).all():
             raise ParityFailure(f"{name} answers with no finite {expected.shape} logits")
-        changed += int(changed_answers(logits, expected).sum())
+        changed += int(task.changed(logits, expected, feed).sum())
+        logits, expected = task.counted(logits, feed), task.counted(expected, feed)
         # Rounding grows with what is rounded.
         scale = max(1.0, float(np.abs(expected).max()))
         largest = max(largest, float(np.abs(logits - expected).max()) / scale)

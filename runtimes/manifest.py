@@ -86,7 +86,7 @@ class TokensSpec(_Strict):
 
 
 class OutputSpec(_Strict):
-    """The graph's output: shape (-1, K), of a segmentation (-1, K, H, W), before softmax."""
+    """The graph's output, before softmax; its shape is that of `TASKS`, -1 where it is free."""
 
     name: Literal["logits"] = "logits"
     dtype: Literal["float32"] = "float32"
@@ -184,7 +184,7 @@ class Manifest(_Strict):
         architecture: the model's name in the catalog; None of an imported one.
         config: its full config; empty of an imported one.
         source: of an imported model; None of one that was trained here.
-        labels: names of the classes, in order of index.
+        labels: names of the classes, in order of index; none of a language model.
         preprocessing: fields of `data.images.ImageSpec`, or of `TextSpec`.
         precision: arithmetic of the ONNX graph; every other format is fp32.
         quantization: how an int8 graph rounds what flows through it, with scales of calibration or
@@ -204,7 +204,7 @@ class Manifest(_Strict):
     task: Task = IMAGES
     input: Annotated[InputSpec | TokensSpec, Field(discriminator="name")]
     output: OutputSpec
-    labels: Annotated[list[Label], Field(min_length=2)]
+    labels: list[Label]
     preprocessing: dict[str, Any]
     precision: Precision = "fp32"
     quantization: Quantization | None = None
@@ -215,7 +215,7 @@ class Manifest(_Strict):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        text = self.reads == "texts"
+        task, text = TASKS[self.task], self.reads == "texts"
         required = REQUIRED if self.source is None else IMPORTED
         required = (*required, TOKENIZER) if text else required
         missing = sorted(set(required) - set(self.files))
@@ -224,8 +224,11 @@ class Manifest(_Strict):
         self._check_origin()
         if len(set(self.labels)) != len(self.labels):
             raise ValueError("labels must be distinct")
-        shape = self.output.shape
-        expected = TASKS[self.task].output_shape(len(self.labels), self.input.shape)
+        if (len(self.labels) < 2) if task.labeled else self.labels:
+            rule = "name at least 2 classes" if task.labeled else f"be empty for a {task.title}"
+            raise ValueError(f"labels must {rule}, got {self.labels[:2]}")
+        shape, tokens = self.output.shape, self.input.range[1] + 1
+        expected = task.output_shape(len(self.labels), self.input.shape, int(tokens))
         if shape != expected:
             raise ValueError(f"output.shape must be {expected} for these labels, got {shape}")
         if (self.quantization is not None) != (self.precision == "int8"):

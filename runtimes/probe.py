@@ -24,7 +24,7 @@ class Probe:
     Attributes:
         inputs: by name: `images` (N, C, H, W), uint8 or float32 in [0, 1]; or `tokens` (N, L) of an
             integer type and `mask` (N, L) bool.
-        logits: (N, K) float32 of the eager model in fp32, of a segmenter (N, K, H, W).
+        logits: (N, K) float32 of the eager model in fp32, of other tasks of their shape.
     """
 
     inputs: dict[str, np.ndarray]
@@ -88,7 +88,9 @@ def _check_shapes(shapes: dict[str, list[int]], names: list[str], logits: list[i
     # No inputs are answered correctly by any runtime.
     if sorted(shapes) != sorted([*names, "logits"]) or len(counts) != 1 or counts & {(), (0,)}:
         raise ArtifactError(f"{PROBE} must hold {', '.join(names)} and as many logits, at least 1")
-    if shapes["logits"][1:] != logits:
+    # What is free in the graph, as the number of tokens, is that of the inputs.
+    lengths = [shapes[names[0]][1] if size == -1 else size for size in logits]
+    if shapes["logits"][1:] != lengths:
         wanted = " x ".join(map(str, logits))
         raise ArtifactError(f"{PROBE} must have {wanted} logits an input")
 

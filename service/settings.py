@@ -71,6 +71,9 @@ class Settings(BaseSettings):
     default_segmenter: str = Field(
         default="scenes-segmenter", description="segmenter used when none is named"
     )
+    default_language: str = Field(
+        default="imdb-language", description="language model used when none is named"
+    )
     targets: Path | None = Field(
         default=None,
         description="YAML file of remote endpoints by name, which evaluations may ask; without one,"

@@ -1,5 +1,6 @@
 """A tiny exported model and what it is made of, once a session, for the tests of all packages."""
 
+import dataclasses
 import gzip
 import io
 import json
@@ -23,6 +24,7 @@ import export.write
 import models
 from core.files import sha256
 from data.tokenizer import train_wordpiece
+from data.words import train_words
 from export.graphs import require_precision
 from export.onnx import to_onnx
 from export.run import open_run
@@ -51,8 +53,13 @@ TINY = {
 
 def tiny_model(name: str = "deit_tiny_elliptical", **overrides: object) -> nn.Module:
     """A small model with weights large enough that m and every layer matter."""
+    return drawn(models.config(name, **{**TINY, **overrides}), name)
+
+
+def drawn(config: Any, name: str) -> nn.Module:
+    """A model of a config with such weights."""
     torch.manual_seed(0)
-    model = models.build(name, **{**TINY, **overrides}).eval().requires_grad_(False)
+    model = models.build(name, **dataclasses.asdict(config)).eval().requires_grad_(False)
     for name, parameter in model.named_parameters():
         parameter.normal_(std=0.3 if parameter.ndim > 1 else 0.1)
         if "norm" in name and name.endswith("weight"):
@@ -258,6 +265,46 @@ def mask_run_folder(once: Once, masks_folder: Path) -> Path:
 def mask_artifact(once: Once, mask_run_folder: Path) -> Artifact:
     """An artifact of a segmenter; never change it."""
     return exported(once, mask_run_folder, limit=1000)
+
+
+@pytest.fixture(scope="session")
+def language_run_folder(once: Once) -> Path:
+    """A run of a language model of words as training leaves it; its weights are random."""
+    sizes = {"embed_dim": 16, "depth": 2, "num_heads": 2, "mlp_ratio": 2.0, "seq_len": 12}
+
+    def fill(folder: Path) -> None:
+        generator = np.random.default_rng(0)
+        for split, count in (("train", 20), ("valid", 300), ("test", 20)):
+            lines = (" ".join(generator.choice(WORDS.split(), 4)) for _ in range(count))
+            (folder / f"{split}.txt").write_text("\n".join(lines))
+        tokenizer = train_words([WORDS], vocab_size=None, raw=True)
+        model = {"name": "lm_small_elliptical", "vocab_size": tokenizer.vocab_size} | sizes
+        recipe = {
+            "name": "tiny-language",
+            "version": "1",
+            "seed": 0,
+            "labels": [],
+            "model": model,
+            "data": {
+                "source": str(folder),
+                "context": 12,
+                "valid": None,
+                "test": None,
+                "tokenizer": "words",
+            },
+            "train": {"epochs": 1},
+        }
+        write_run(folder, recipe, {"test_perplexity": 40.0, "test_loss": 3.7, "test_accuracy": 0.2})
+        tokenizer.save(folder / "tokenizer.json")
+        save_weights(drawn(models.config(**model), model["name"]), folder / "best.safetensors")
+
+    return once("tiny-language-run", fill)
+
+
+@pytest.fixture(scope="session")
+def language_artifact(once: Once, language_run_folder: Path) -> Artifact:
+    """An artifact of a language model; never change it."""
+    return exported(once, language_run_folder, limit=1000)
 
 
 @pytest.fixture

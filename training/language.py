@@ -6,8 +6,7 @@ from typing import cast
 import torch
 
 from data.errors import DataError
-from data.formats.documents import Documents, open_documents
-from data.splits import split_indices
+from data.formats.documents import Documents, split_documents
 from data.tokenizer import TextTokenizer, load_tokenizer
 from data.words import byte_stream, lines_of, train_words, word_stream
 from models.attention.base import layers_of
@@ -38,7 +37,7 @@ def open_segments(
         ValueError: the source is missing or broken, lacks a split, a split is shorter than a
             segment, there is no word, or the model has fewer tokens or positions.
     """
-    documents = _documents(data, recipe.seed)
+    documents = split_documents(data.source, data.valid, data.test, recipe.seed)
     own = _vocabulary(data, documents["train"], saved)
     if recipe.model["vocab_size"] < own.vocab_size:
         raise ValueError(
@@ -59,31 +58,6 @@ def open_segments(
         f"predicted once after at least {max(before, 1)}"
     )
     return samples, own, description
-
-
-def _documents(data: LanguageData, seed: int) -> dict[str, Documents]:
-    """The texts of each split: the source's own, or held out of all."""
-    if data.test is None:
-        train, test = (open_documents(data.source, split) for split in ("train", "test"))
-    else:
-        train, test = _held_out(open_documents(data.source), data.test, seed, "test")
-    if data.valid is None:
-        return {"train": train, "valid": open_documents(data.source, "valid"), "test": test}
-    train, valid = _held_out(train, data.valid, seed, "valid")
-    return {"train": train, "valid": valid, "test": test}
-
-
-def _held_out(
-    documents: Documents, count: int, seed: int, name: str
-) -> tuple[Documents, Documents]:
-    try:
-        rest, held_out = split_indices(len(documents), count, seed)
-    except ValueError:
-        raise DataError(
-            f"data.{name} must be from 1 to {len(documents) - 1} for {documents.name}, which holds "
-            f"{len(documents)} documents, got {count}"
-        ) from None
-    return documents.take(rest), documents.take(held_out)
 
 
 def _vocabulary(data: LanguageData, train: Documents, saved: Path) -> TextTokenizer:

@@ -17,7 +17,7 @@ from data.datasets.known import KNOWN_TEXTS, data_folder
 from data.errors import DataError
 from data.formats.hub import hub_folder
 from data.labels import normalize
-from data.splits import find_splits
+from data.splits import find_splits, split_indices
 
 SUFFIXES = (".txt", ".tokens", ".raw")
 ENWIK8 = {"train": (0, 90_000_000), "valid": (90_000_000, 95_000_000), "test": (95_000_000, 10**8)}
@@ -85,6 +85,43 @@ def open_documents(source: str, split: str | None = None) -> Documents:
         raise DataError(f"{name} has no {split} split, only {', '.join(parts)}")
     texts = [text for read in parts[split] for text in read()]
     return Documents(texts=texts, name=name, split=split)
+
+
+def split_documents(
+    source: str, valid: int | None, test: int | None, seed: int
+) -> dict[str, Documents]:
+    """The texts of the splits `train`, `valid` and `test`: the source's own, or held out.
+
+    Args:
+        source: see `open_documents`.
+        valid: documents held out of the others for validation; None where the source has a split.
+        test: documents held out of all for the test; None where the source has a split.
+        seed: of the draws.
+
+    Raises:
+        DataError: see `open_documents`; or there are too few documents.
+    """
+    if test is None:
+        train, tests = (open_documents(source, split) for split in ("train", "test"))
+    else:
+        train, tests = _held_out(open_documents(source), test, seed, "test")
+    if valid is None:
+        return {"train": train, "valid": open_documents(source, "valid"), "test": tests}
+    train, valids = _held_out(train, valid, seed, "valid")
+    return {"train": train, "valid": valids, "test": tests}
+
+
+def _held_out(
+    documents: Documents, count: int, seed: int, name: str
+) -> tuple[Documents, Documents]:
+    try:
+        rest, held_out = split_indices(len(documents), count, seed)
+    except ValueError:
+        raise DataError(
+            f"data.{name} must be from 1 to {len(documents) - 1} for {documents.name}, which holds "
+            f"{len(documents)} documents, got {count}"
+        ) from None
+    return documents.take(rest), documents.take(held_out)
 
 
 Parts = dict[str, list[Callable[[], list[bytes]]]]

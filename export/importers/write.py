@@ -22,7 +22,6 @@ from export.samples import Feed, Samples, in_parts, spread
 from export.write import Progress, check_output, folder_beside, replace_folder
 from runtimes.artifact import Artifact, open_artifact
 from runtimes.compose import compose
-from runtimes.gate import MIN_AGREEMENT
 from runtimes.manifest import (
     AFTER,
     BEFORE,
@@ -36,6 +35,7 @@ from runtimes.manifest import (
 )
 from runtimes.manifest import Source as Origin
 from runtimes.probe import PROBE_SAMPLES, Probe, write_probe
+from runtimes.tasks import MIN_AGREEMENT
 
 _ASKED = 64  # inputs that tell probabilities from logits
 _MAX_LABELS_BYTES = 4_000_000

@@ -16,11 +16,11 @@ from export.run import open_run
 from export.samples import Samples, open_samples
 from models.inference.windows import segment
 from runtimes.artifact import Artifact, ArtifactError
-from runtimes.gate import changed_answers, require_parity
+from runtimes.gate import require_parity
 from runtimes.manifest import PROBE, Manifest
 from runtimes.probe import Probe, read_probe, write_probe
 from runtimes.registry import open_runtime
-from runtimes.tasks import MASKS
+from runtimes.tasks import IMAGES, MASKS, TASKS
 from runtimes.torch_model import load_torch_model
 from tests.exported import with_file
 
@@ -92,7 +92,10 @@ def test_parity_of_masks_counts_images_in_which_many_pixels_change() -> None:
     labels = np.zeros((1000, 20, 20), np.uint8)
     labels[:, 10:] = IGNORED
     samples = Samples(
-        inputs=np.zeros((1000, 1, 20, 20), np.uint8), labels=labels, description="noise"
+        inputs=np.zeros((1000, 1, 20, 20), np.uint8),
+        labels=labels,
+        description="noise",
+        task=TASKS[MASKS],
     )
     few, many = logits.copy(), logits.copy()
     few[:, 0, 0, :2], few[:, 1, 0, :2] = 0, 1e-6
@@ -110,5 +113,5 @@ def test_parity_of_masks_counts_images_in_which_many_pixels_change() -> None:
     assert found.formats["few"].accuracy == pytest.approx(1 - 2 / 200)
     with pytest.raises(ValueError, match="many: .* samples change their class"):
         require(found)
-    assert changed_answers(many, logits).sum() == 3
-    assert changed_answers(many[:, :, 0, 0], logits[:, :, 0, 0]).sum() == 3
+    assert TASKS[MASKS].changed(many, logits, {}).sum() == 3
+    assert TASKS[IMAGES].changed(many[:, :, 0, 0], logits[:, :, 0, 0], {}).sum() == 3
