@@ -26,7 +26,6 @@ from robustness.report.schema import Report, write_report
 from robustness.report.write import write_companions
 from robustness.results import ModelResult
 from robustness.spec import (
-    ATTACKS,
     CLEAN_METRICS,
     EvaluationSpec,
     GateMetric,
@@ -227,16 +226,6 @@ def _check_task(spec: EvaluationSpec, targets: Sequence[Target], inputs: Inputs)
     if spec.gate is not None and parse_gate(spec.gate).metric not in task.gates:
         known = " or ".join(task.gates)
         raise NotPossible(f"gate must compare {known} for {target.name!r}, got {spec.gate[:60]!r}")
-    for attack in spec.attacks:
-        if task.answer not in attack.info.answers:
-            fit = [n for n, kind in ATTACKS.items() if task.answer in kind.info.answers]
-            why = (
-                f"changes the class of a whole input, and {target.name!r} names that of each "
-                f"pixel: use {', '.join(fit)}"
-                if pixels
-                else f"weighs the pixels of a segmenter, and {target.name!r} names one class"
-            )
-            raise NotPossible(f"attacks: {attack.label!r} {why}")
 
 
 def _check_attacks(spec: EvaluationSpec, targets: Sequence[Target]) -> None:
@@ -256,7 +245,7 @@ def _check_attacks(spec: EvaluationSpec, targets: Sequence[Target]) -> None:
             )
             _check_ranks(spec, target, endpoint)
         for attack in spec.attacks:
-            if rule := attack.refusal(target.name, len(target.labels), access):
+            if rule := attack.refusal(target.name, len(target.labels), access, target.task.answer):
                 raise NotPossible(f"attacks: {rule}")
             if isinstance(attack, Proof):
                 attack.check(target)

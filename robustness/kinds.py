@@ -16,6 +16,12 @@ ASKING: dict[InputKind, str] = {
     "text": "use typos, which only asks the model, or word-swap",
 }
 """What can be done without gradients."""
+OF_ANSWERS: dict[Answer, str] = {
+    "class": "weighs the pixels of a segmenter, and {name} answers with one class: use pgd",
+    "pixels": "changes the class of a whole input, and {name} answers with one for each pixel: use "
+    "fgsm, pgd or segpgd",
+}
+"""By what a model answers with, why an attack makes no sense for it."""
 
 
 _TOP = re.compile("top-([1-9][0-9]{0,5})", re.ASCII)

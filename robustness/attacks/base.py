@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from core.names import nearest
-from robustness.kinds import ASKING, Answer, InputKind, Shows, Variant
+from robustness.kinds import ASKING, OF_ANSWERS, Answer, InputKind, Shows, Variant
 from robustness.parsing import L2_LIMIT, Radii, parse_eps
 
 if TYPE_CHECKING:
@@ -313,14 +313,19 @@ class Attack(Strict, frozen=True, json_schema_extra=_ask_for_name):
         """The attacks it consists of, in their order."""
         return [self]
 
-    def refusal(self, name: str, num_classes: int, access: Sequence[Access]) -> str | None:
+    def refusal(
+        self, name: str, num_classes: int, access: Sequence[Access], answer: Answer = "class"
+    ) -> str | None:
         """Why it cannot be tried on a model, in words; None where it can.
 
         Args:
             name: of the model.
             num_classes: that it tells apart.
             access: what it shows; see `shown`.
+            answer: what it answers with.
         """
+        if answer not in self.info.answers:
+            return f"{self.label!r} {OF_ANSWERS[answer].format(name=repr(name))}"
         least = self.info.min_classes
         if num_classes < least:
             return f"{self.label!r} needs at least {least} classes, and the model has {num_classes}"

@@ -59,7 +59,7 @@ _PAGE, _MAX_PAGE = 20, 100
 _UPLOADS_AT_ONCE = 2
 
 # Of an attack's facts, what clients and forms are made from.
-_INFO = "title what paper references input access role budget norms min_classes".split()
+_INFO = "title what paper references input answers access role budget norms min_classes".split()
 
 
 def routes(

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from robustness.attacks.base import Access, Norm, Option, Role
-from robustness.kinds import InputKind
+from robustness.kinds import Answer, InputKind
 from robustness.report.schema import Summary
 from robustness.spec import EvaluationSpec
 from service.http.openapi import DescribedBy
@@ -111,6 +111,7 @@ class AttackDescription(TypedDict):
     budget: str
     norms: list[Norm]
     min_classes: int
+    answers: list[Answer]
     options: list[Option]
 
 

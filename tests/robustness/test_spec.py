@@ -50,7 +50,10 @@ def test_eps_outside_zero_to_one_is_refused(text: str) -> None:
         ({"attacks": [{**PGD, "norm": "L2"}]}, "'Linf'"),
         ({"attacks": [{"name": "fgsm", "eps": ["0.1"], "steps": 3}]}, "FGSM takes no 'steps'"),
         ({"attacks": [{"name": "apgd", "eps": ["0.1"]}]}, "'apgd'; did you mean 'apgd-ce' or"),
-        ({"attacks": [{"name": "magic", "eps": ["0.1"]}]}, "'magic'; known: fgsm, pgd, apgd-ce"),
+        (
+            {"attacks": [{"name": "magic", "eps": ["0.1"]}]},
+            "'magic'; known: fgsm, pgd, segpgd, apgd-ce",
+        ),
         ({"attacks": [{"eps": ["0.1"]}]}, "an attack needs a name; known: fgsm"),
         ({"attacks": [{**PGD, "eps": [8]}]}, "got '8'; did you mean '8/255'"),
         ({"attacks": [{**PGD, "alpha": "2"}]}, "got '2'; did you mean '2/255'"),
