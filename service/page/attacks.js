@@ -173,7 +173,7 @@ function typedFault({ fits, rule, meant }, text) {
 /** The fields for one kind of input, "image" or "text", in a form of their own. */
 export class AttackFields {
   constructor(form, kind) {
-    Object.assign(this, { form, kind, attacks: attacks.filter(({ input, budget }) => input === kind && budget in BUDGETS) });
+    Object.assign(this, { form, kind, attacks: attacks.filter(({ input, answers, budget }) => input === kind && answers.includes("class") && budget in BUDGETS) });
     this.budgets = [...new Set(this.attacks.map(({ budget }) => budget))];
     this.known = PRESETS[kind].filter((preset) => Object.keys(preset.attacks).every(attackOf));
     this.presets = h("fieldset", { className: "presets-field" }, h("legend", {}, "Attack strength"),
