@@ -112,9 +112,9 @@ def load_balance(probs: Tensor, experts: Tensor, real: Tensor) -> Tensor:
         counts alone, as in GShard, algorithm 1.
     """
     E = probs.shape[2]
-    share = real.to(probs.dtype) / real.sum()
-    load = torch.einsum("bne,bn->e", F.one_hot(experts[:, :, 0], E).to(probs.dtype), share)
-    return E * (load * torch.einsum("bne,bn->e", probs, share)).sum()
+    first = F.one_hot(experts[:, :, 0], E).to(probs.dtype)
+    share = (real.to(probs.dtype) / real.sum())[:, :, None]
+    return E * ((first * share).sum((0, 1)) * (probs * share).sum((0, 1))).sum()
 
 
 def auxiliary_loss(model: nn.Module) -> Tensor | float:

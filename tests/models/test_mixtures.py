@@ -90,6 +90,11 @@ def test_router_computes_in_float32_under_autocast() -> None:
     expected = mixture.router(x)
     with torch.autocast("cpu", torch.bfloat16):
         found, answers = mixture.router(x), mixture(x)
+        mixture.train()(x)
+    rounded = auxiliary_loss(mixture)
+    mixture(x)
+    assert rounded == auxiliary_loss(mixture) != 0
+    mixture.eval()
     assert found.probs.dtype == torch.float32 and torch.equal(found.probs, expected.probs)
     assert (answers - mixture(x)).abs().max() <= 0.05 * mixture(x).abs().max()
     assert mixture.bfloat16().router(x.bfloat16()).probs.dtype == torch.float32
