@@ -140,7 +140,7 @@ class TextTokenizer:
 
     def pieces(self, text: str, max_len: int) -> Pieces:
         """The first `max_len` tokens of a text, with their places; raises as `ids`."""
-        encoding = _read(self._tokenizer.encode, text)
+        (encoding,) = _read(self._tokenizer.encode_batch, [text])  # see `read`
         return Pieces(
             ids=np.array(encoding.ids[:max_len], np.int64),
             spans=np.array(encoding.offsets[:max_len], np.int64).reshape(-1, 2),

@@ -33,6 +33,7 @@ class TaskForm:
         title: what a model is called.
         labeled: whether answers are classes with names.
         per_pixel: whether each pixel has logits of its own, (K, H, W).
+        class_axis: of the logits, along which probabilities sum to 1.
         compared: inputs on which an export measures parity, at most.
         stored: inputs that an artifact keeps with their logits, see `runtimes.probe`.
         stored_tokens: the first ones of each that it keeps; None keeps all.
@@ -44,6 +45,7 @@ class TaskForm:
     title: str
     labeled: bool = True
     per_pixel: bool = False
+    class_axis: int = 1
     compared: int = 2000
     stored: int = 200
     stored_tokens: int | None = None
@@ -61,6 +63,10 @@ class TaskForm:
     def counted(self, values: np.ndarray, feed: Feed) -> np.ndarray:
         """Those of values of the shape of the logits that mean something."""
         return values
+
+    def cut(self, logits: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
+        """The logits of texts of some lengths, without what stands for padding."""
+        return logits
 
     def changed(self, logits: np.ndarray, expected: np.ndarray, feed: Feed) -> np.ndarray:
         """Which of two models' answers to what a graph reads differ, (N,) bool."""
@@ -108,6 +114,12 @@ class NextTokens(TaskForm):
         """Those after real tokens."""
         return values[feed["mask"]]
 
+    def cut(self, logits: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
+        """Those up to the longest text, zeros behind the end of each."""
+        sizes = np.array(lengths)
+        mask = np.arange(sizes.max()) < sizes[:, None]
+        return np.where(mask[:, :, None], logits[:, : mask.shape[1]], 0)
+
     def changed(self, logits: np.ndarray, expected: np.ndarray, feed: Feed) -> np.ndarray:
         """See `TaskForm.changed`."""
         differ = (logits.argmax(2) != expected.argmax(2)) & feed["mask"]
@@ -136,6 +148,7 @@ TASKS: dict[Task, TaskForm] = {
         default="default_language",
         title="language model",
         labeled=False,
+        class_axis=2,
         compared=1000,
         stored=8,
         stored_tokens=16,

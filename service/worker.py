@@ -18,6 +18,7 @@ from runtimes.artifact import Artifact
 from runtimes.tasks import Task
 from service.api import evaluations, models
 from service.api.classify import Classify
+from service.api.score import Score
 from service.api.segment import Segment
 from service.api.system import Check, Probes, asks, page_routes, schema_routes
 from service.api.v2.routes import V2
@@ -144,6 +145,7 @@ class Worker:
         return [
             *Classify(self.predictions, self.texts, registry, bodies).routes(),
             *Segment(self.predictions, registry, bodies).routes(),
+            *Score(self.texts, registry, bodies).routes(),
             *v2.routes(),
             *models.routes(settings, registry, [t.describe() for t in self._targets.values()]),
         ]

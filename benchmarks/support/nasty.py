@@ -36,6 +36,7 @@ _FILES = 16  # large pictures in one request
 _BOUNDARY = "nasty-5f3a"
 _PART = f"--{_BOUNDARY}\r\nContent-Disposition: form-data; ".encode()
 _CLASSIFY, _TEXTS = "POST /classify", "POST /classify_text"
+_SCORE = "POST /score"
 _EVALUATE, _COST = "POST /v1/evaluations", "POST /v1/evaluations/cost"
 _IMAGES = "POST /v2/models/fashion-elliptical/infer"
 _IMDB = "POST /v2/models/imdb-transject/infer"
@@ -170,6 +171,7 @@ _TEXT = _TENSOR % ("texts", "1", "BYTES", '["*"]') + "}"
 _IMAGE = _TENSOR % ("images", "1,1,28,28", "FP32", "[0]")
 _TEXT_PLACES = (
     _in_json("texts", _TEXTS, '{"texts":["*"]}'),
+    _in_json("text", _SCORE, '{"text":"*"}'),
     _in_json("data", _IMDB, _TEXT),
     Place("data", _IMDB, BINARY, in_binary),
     _in_form("texts", TEXT_SPEC, lambda text: b'["' + text + b'"]'),
@@ -212,6 +214,8 @@ _VALUE_PLACES = (
     (_in_json("texts", _TEXTS, '{"texts":*}'), _LISTS),
     (_in_json("model", _TEXTS, '{"texts":["a"],"model":*}'), "long text, escapes"),
     (_in_json("top_k", _TEXTS, '{"texts":["a"],"top_k":*}'), "digits"),
+    (_in_json("body", _SCORE, "*"), _ANY),
+    (_in_json("model", _SCORE, '{"text":"a b","model":*}'), "long text, escapes"),
     (_in_json("body", _COST, "*"), _ANY),
     (_in_json("spec", _COST, '{"spec":*,"samples":1}'), _LISTS),
     (_in_json("attacks", _COST, '{"spec":{"attacks":*},"samples":1}'), _LISTS + ", attacks"),

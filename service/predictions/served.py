@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from export.select import cached_selection, open_selected
 from runtimes.artifact import Artifact
 from runtimes.base import Inputs, InvalidInputs, Runtime, blank_inputs
 from runtimes.registry import RUNTIMES
+from runtimes.tasks import TASKS
 from runtimes.threads import available_cores
 from service.http.refusal import ApiError
 from service.metrics import Metrics
@@ -192,7 +194,7 @@ class Opener:
             runtime.predict,
             self.executor,
             self._settings,
-            join=pad if texts else concatenate,
+            join=_joining(artifact),
             model=artifact.name,
             metrics=self._metrics,
         )
@@ -263,8 +265,25 @@ def require_openable(artifacts: Sequence[Artifact], settings: Settings) -> None:
         raise ValueError(f"{artifact.name}: {reason}")
 
 
-def pad(parts: Sequence[Sequence[np.ndarray]]) -> dict[str, np.ndarray]:
-    """Token ids of some requests, padded to the longest text: tokens and mask, (B, N) each."""
+def _joining(artifact: Artifact) -> Callable[[Sequence[Any]], Any]:
+    """What makes parts of requests what a model reads."""
+    if artifact.manifest.reads == "images":
+        return concatenate
+    # Answers of a request may come from several batches, and are as long as their inputs.
+    fixed = not TASKS[artifact.manifest.task].labeled
+    return partial(pad, length=artifact.text_spec.max_len if fixed else None)
+
+
+def pad(
+    parts: Sequence[Sequence[np.ndarray]], *, length: int | None = None
+) -> dict[str, np.ndarray]:
+    """Token ids of some requests, padded to the longest text: tokens and mask, (B, N) each.
+
+    Args:
+        parts: of each request, the ids of its texts.
+        length: to which all are padded instead.
+    """
     rows = Ragged.of([row for part in parts for row in part], np.uint32)
-    tokens, mask = rows.padded(int(rows.lengths.max()), 0)  # the mask leaves out whatever pads
+    longest = int(rows.lengths.max()) if length is None else length
+    tokens, mask = rows.padded(longest, 0)  # the mask leaves out whatever pads
     return {"tokens": tokens, "mask": mask}

@@ -7,12 +7,14 @@ from functools import partial
 
 import numpy as np
 
-from data.tokenizer import Reading, TextTokenizer
+from data.tokenizer import Pieces, Reading, TextTokenizer
+from runtimes.tasks import TASKS
 from service.http.refusal import ApiError, check_length
 from service.predictions.images import DEFAULT_TOP_K, Prediction, check_top_k, prediction
 from service.predictions.served import Served
 from service.settings import Settings
 
+_MOST_TOKENS = 1 << 30
 _TURN = 20_000  # characters that are read before another request has its turn
 
 
@@ -95,7 +97,33 @@ class TextPredictions:
             for turn in _turns(texts):
                 part = partial(_read, tokenizer, texts[turn.start : turn.stop], max_len, turn.start)
                 readings += await loop.run_in_executor(self._executor, part)
-            return await admitted.predict(read), readings
+            found = await admitted.predict(read)
+        task = TASKS[served.artifact.manifest.task]
+        return task.cut(found, [len(reading.ids) for reading in readings]), readings
+
+    async def pieces(self, text: str, served: Served) -> Pieces:
+        """All tokens of one text, with their places.
+
+        Raises:
+            ApiError: 413 text_too_long; 422 invalid_text.
+        """
+        check_length([text], self._longest)
+        if served.tokenizer is None:
+            raise ValueError(f"served must be a model of texts, got {served.artifact.name}")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, _pieces, served.tokenizer, text)
+
+    async def compute(
+        self, rows: Sequence[np.ndarray], served: Served, *, arrived: float | None = None
+    ) -> np.ndarray:
+        """The logits of token ids that are read already; see `logits`."""
+
+        async def read() -> Sequence[np.ndarray]:
+            """The ids, which are there."""
+            return rows
+
+        async with served.batcher.admission(len(rows), arrived=arrived) as admitted:
+            return await admitted.predict(read)
 
     def close(self) -> None:
         """Stop reading texts."""
@@ -127,6 +155,16 @@ def _read(
         if not readings[-1].tokens:
             raise _invalid(index, "holds nothing that the model reads")
     return readings
+
+
+def _pieces(tokenizer: TextTokenizer, text: str) -> Pieces:
+    try:
+        text.encode()
+        return tokenizer.pieces(text, _MOST_TOKENS)
+    except UnicodeEncodeError as error:  # also a ValueError
+        raise _invalid(0, "is not Unicode text") from error
+    except ValueError as error:
+        raise _invalid(0, "cannot be read by the model's tokenizer") from error
 
 
 def warnings(reading: Reading) -> list[str]:

@@ -33,12 +33,12 @@ class Form:
     classes: int
 
 
-def forms(request: InferRequest, *, per_pixel: bool) -> list[Form]:
+def forms(request: InferRequest, *, several: bool) -> list[Form]:
     """The outputs that a request wants; all of them when it names none.
 
     Args:
         request: what is asked.
-        per_pixel: whether the model gives each pixel a class, which cannot be listed by name.
+        several: whether each input gets several classes, which cannot be listed by name.
 
     Raises:
         ApiError: 422 unknown_output, unknown_parameter, invalid_parameter.
@@ -56,8 +56,8 @@ def forms(request: InferRequest, *, per_pixel: bool) -> list[Form]:
         classes = given.get(_CLASSES, 0)
         if not isinstance(classes, int) or isinstance(classes, bool) or classes < 0:
             raise _invalid(_CLASSES, "a whole number from 0 on")
-        if classes and per_pixel:
-            raise _invalid(_CLASSES, "0 for a model that gives each pixel a class")
+        if classes and several:
+            raise _invalid(_CLASSES, "0 for a model that gives each input several classes")
         found.append(Form(output.name, _flag(given, _BINARY, default=binary), classes))
     return found
 
@@ -83,19 +83,25 @@ def head(served: Served, asked: InferRequest, readings: Sequence[Reading]) -> di
 
 
 def answer(
-    logits: np.ndarray, labels: Sequence[str], wanted: Sequence[Form], head: dict[str, Any]
+    logits: np.ndarray,
+    labels: Sequence[str],
+    wanted: Sequence[Form],
+    head: dict[str, Any],
+    *,
+    class_axis: int = 1,
 ) -> Response:
     """The answer.
 
     Args:
-        logits: (N, K).
+        logits: (N, K), of other tasks of their shape.
         labels: names of the K classes.
         wanted: from `forms`.
         head: see `head`.
+        class_axis: of the logits.
     """
     outputs, tensors = [], []
     for form in wanted:
-        values = logits if form.name == "logits" else _shares(logits)
+        values = logits if form.name == "logits" else _shares(logits, class_axis)
         output, raw = _classes(values, labels, form) if form.classes else _numbers(values, form)
         outputs.append(output)
         tensors.append(raw)
@@ -108,9 +114,10 @@ def answer(
     return Response(body, media_type="application/octet-stream", headers=headers)
 
 
-def _shares(logits: np.ndarray) -> np.ndarray:
-    """Probabilities of logits (N, K, ...), float32."""
-    return np.moveaxis(probabilities(np.moveaxis(logits, 1, -1)), -1, 1).astype(np.float32)
+def _shares(logits: np.ndarray, class_axis: int) -> np.ndarray:
+    """Probabilities of logits, float32."""
+    found = probabilities(np.moveaxis(logits, class_axis, -1))
+    return np.moveaxis(found, -1, class_axis).astype(np.float32)
 
 
 def _numbers(values: np.ndarray, form: Form) -> tuple[dict[str, Any], bytes]:

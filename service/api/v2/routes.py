@@ -1,5 +1,6 @@
 """The routes of the protocol."""
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.routing import BaseRoute
 
 from data.tokenizer import Reading
+from runtimes.artifact import Artifact
 from runtimes.tasks import TASKS
 from service.api.v2 import answers
 from service.api.v2.answers import answer, forms
@@ -42,6 +44,7 @@ from service.predictions.served import Served
 from service.predictions.texts import TextPredictions
 from service.settings import Settings
 
+_NUMBERS = 1 << 23  # of the logits of a language model in one answer
 _TYPES = ("", "application/json", "application/octet-stream")
 _MODEL = "/v2/models/{name}"
 _VERSION = _MODEL + "/versions/{version}"
@@ -178,10 +181,12 @@ class V2:
             body = await sent.read()
             length = json_length(header, body)
             asked, inputs = await unhurried(length, partial(self._read, body, length, served))
-            wanted = forms(asked, per_pixel=TASKS[served.artifact.manifest.task].per_pixel)
+            task = TASKS[served.artifact.manifest.task]
+            wanted = forms(asked, several=task.per_pixel or not task.labeled)
             logits, readings = await self._logits(inputs, served, sent.arrived)
         head = answers.head(served, asked, readings)
-        response = answer(logits, served.artifact.labels, wanted, head)
+        axis = task.class_axis
+        response = answer(logits, served.artifact.labels, wanted, head, class_axis=axis)
         response.headers.update(model_headers(served))
         return response
 
@@ -194,7 +199,7 @@ class V2:
         if served.artifact.manifest.reads == "images":
             tensor = the_input(asked, served.artifact, settings.max_images_classify)
             return asked, read_images(tensor)
-        tensor = the_input(asked, served.artifact, settings.max_texts_classify)
+        tensor = the_input(asked, served.artifact, self._most_texts(served.artifact))
         return asked, read_texts(tensor)
 
     async def _logits(
@@ -209,6 +214,14 @@ class V2:
 
         async with served.batcher.admission(len(inputs), arrived=arrived) as admitted:
             return await admitted.predict(read), []
+
+    def _most_texts(self, artifact: Artifact) -> int:
+        """Rows that one request may have: of language models their answers are large."""
+        numbers = math.prod(abs(size) for size in artifact.manifest.output.shape[1:])
+        if TASKS[artifact.manifest.task].labeled:
+            return self.settings.max_texts_classify
+        most = _NUMBERS // (artifact.text_spec.max_len * numbers)
+        return min(self.settings.max_texts_classify, max(1, most))
 
     @property
     def _max_json(self) -> int:

@@ -1,0 +1,109 @@
+"""From a text to what a language model thinks of each of its tokens."""
+
+import asyncio
+import math
+
+import numpy as np
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
+
+from data.tokenizer import Pieces
+from service.http.refusal import ApiError
+from service.predictions.served import Served
+from service.predictions.texts import TextPredictions
+
+_AT_ONCE = 8  # windows whose logits are held
+
+
+class ScoredToken(TypedDict):
+    """A token as the text has it, and -log2 of its probability; the first one has none."""
+
+    token: str
+    surprise: float | None
+
+
+class Scores(TypedDict):
+    """What a model thinks of a text.
+
+    `count` tokens are predicted, each from at most `context` before it, and from at least half of
+    them where there are as many.
+    """
+
+    tokens: list[ScoredToken]
+    perplexity: float
+    bits_per_character: float
+    count: int
+    context: int
+    model: str
+    digest: str
+
+
+async def score(
+    texts: TextPredictions, text: str, served: Served, *, arrived: float | None = None
+) -> Scores:
+    """The surprise of each token of a text, window by window.
+
+    Args:
+        texts: reads texts.
+        text: of at least two tokens.
+        served: a language model.
+        arrived: time of the event loop from which the deadline counts; None is now.
+
+    Raises:
+        ApiError: 413 text_too_long; 422 invalid_text, text_too_short; 503 overloaded; 504 timeout.
+    """
+    pieces = await texts.pieces(text, served)
+    if len(pieces.ids) < 2:
+        message = f"The text must hold at least two tokens, got {len(pieces.ids)}."
+        raise ApiError(422, "text_too_short", message)
+    context = served.artifact.text_spec.max_len
+    starts = windows(len(pieces.ids), context)
+    losses: list[np.ndarray] = []  # of each window, of the tokens that no earlier one predicts
+    seen = 1
+    for first in range(0, len(starts), _AT_ONCE):
+        rows = [pieces.ids[start : start + context] for start in starts[first : first + _AT_ONCE]]
+        logits = await texts.compute(rows, served, arrived=arrived)
+        for row, start, given in zip(rows, starts[first:], logits, strict=False):
+            skipped = seen - start
+            losses.append(await asyncio.to_thread(_losses, given, row, skipped))
+            seen = start + len(row)
+    return await asyncio.to_thread(_described, text, pieces, np.concatenate(losses), served)
+
+
+def windows(tokens: int, context: int) -> list[int]:
+    """Where windows of at most `context` tokens start, half of one apart, the last at the end."""
+    last, stride = max(0, tokens - context), max(1, context // 2)
+    return [*range(0, last, stride), last]
+
+
+def _losses(logits: np.ndarray, ids: np.ndarray, skipped: int) -> np.ndarray:
+    """-log2 of the probabilities of a window's tokens from place `skipped` on.
+
+    Args:
+        logits: (L, V) after each token, L at least their number.
+        ids: (n,) the tokens.
+        skipped: of these, at least 1.
+    """
+    rows = logits[skipped - 1 : len(ids) - 1].astype(np.float64)
+    rows -= rows.max(1, keepdims=True)
+    chosen = rows[np.arange(len(rows)), ids[skipped:]]
+    return (np.log(np.exp(rows).sum(1)) - chosen) / math.log(2)
+
+
+def _described(text: str, pieces: Pieces, surprises: np.ndarray, served: Served) -> Scores:
+    artifact, total = served.artifact, float(surprises.sum())
+    values = [None, *surprises.tolist()]
+    tokens: list[ScoredToken] = [
+        {"token": text[low:high], "surprise": value}
+        for (low, high), value in zip(pieces.spans.tolist(), values, strict=True)
+    ]
+    # A character of several bytes has a token for each, all of them with its place.
+    characters = max(1, len(text) - int(pieces.spans[0, 1]))
+    return {
+        "tokens": tokens,
+        "perplexity": 2 ** min(total / len(surprises), 1000.0),
+        "bits_per_character": total / characters,
+        "count": len(surprises),
+        "context": artifact.text_spec.max_len,
+        "model": artifact.name,
+        "digest": artifact.digest,
+    }
