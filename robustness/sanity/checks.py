@@ -292,7 +292,8 @@ def notes(results: Sequence[ModelResult]) -> list[str]:
     """What a reader must know to read the figures of models, though nothing is wrong with them."""
     spec = results[0].spec
     num_classes = len(results[0].target.labels)
-    found = [*_of_attacks(spec, num_classes)]
+    pixels = results[0].target.task.answer == "pixels"
+    found = [*_of_attacks(spec, num_classes, pixels)]
     for result in results:
         found += [*result.target.notes, *_of_endpoint(result), *_of_gradients_through_m(result)]
     dropped = [k for k in spec.top_k if k >= num_classes]
@@ -320,14 +321,14 @@ def not_tried(target: Target) -> str | None:
     )
 
 
-def _of_attacks(spec: EvaluationSpec, num_classes: int) -> Iterator[str]:
+def _of_attacks(spec: EvaluationSpec, num_classes: int, pixels: bool) -> Iterator[str]:
     facts = [attack.info for attack in spec.attacks if attack.info.role == "attack"]
     if facts:
         yield "Every robust accuracy is an upper bound: a stronger attack can only lower it."
     if facts and all(info.follows == "cross-entropy" for info in facts):
         yield (
             "All attacks follow the cross-entropy; where scores saturate, attacks with another "
-            "loss or without gradients find more. Autoattack has both."
+            f"loss or without gradients find more.{'' if pixels else ' Autoattack has both.'}"
         )
     if facts and all(info.single_step for info in facts):
         yield "Only FGSM was run. One step is a weak attack; add pgd before relying on it."

@@ -195,6 +195,7 @@ def test_report_holds_pixel_accuracy_and_iou_before_and_under_attack(tmp_path: P
     worst = [one.robust_pixel_accuracy for one in flags.attacks if one.eps == "16/255"]
     assert worst == pytest.approx([shares[1][3]] * 3) and report.samples[3].label is None
     assert "of the pixels of 70 images" in summary.headline
+    assert not any("Autoattack" in note for note in report.notes)
     assert "pixels of an image" in report.definitions["clean"] and "mean_iou" in report.definitions
 
 
