@@ -42,7 +42,7 @@ def test_plan_tells_how_far_runs_are_and_begins_none(
     )
     for trainer in (finished, begun, other):
         records.start_run(trainer.folder, trainer.recipe)
-    records.write_metrics(finished.folder, {"test_loss": 1.0}, [])
+    records.write_metrics(finished.folder, {"test_accuracy": 1.0}, [])
     begun.state.step = 5
     begun.state.save(begun.folder)
     before = sorted(recipe_file.parent.rglob("*"))

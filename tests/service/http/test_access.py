@@ -154,7 +154,8 @@ def _needed(path: str) -> list[str] | None:
         return ["admin"]
     if path.startswith(("/v1/models", "/v1/attacks", "/v1/limits", "/samples")):
         return []
-    scopes = {"/classify": "predict", "/v2": "predict", "/v1/evaluations": "evaluate"}
+    scopes = dict.fromkeys(("/classify", "/segment", "/score", "/v2"), "predict")
+    scopes["/v1/evaluations"] = "evaluate"
     return [next((s for start, s in scopes.items() if path.startswith(start)), "admin")]
 
 
