@@ -140,6 +140,12 @@ def require_enough(samples: int, *, calibration: int = 0) -> None:
         )
 
 
+def require_labels(precision: Precision, labels: np.ndarray | None) -> None:
+    """Raise ValueError for samples without labels where a precision is judged by its accuracy."""
+    if precision != "fp32" and labels is None:
+        raise ValueError(f"samples must have labels to score {precision}")
+
+
 def _unequal(figures: FormatParity, parity: Parity) -> str | None:
     """Why a format in fp32 is not the model, or None."""
     if figures.max_abs_diff > parity.tolerance:

@@ -99,6 +99,7 @@ def write_artifact(
     """
     check_output(output)
     require_precision(precision)
+    parity.require_labels(precision, samples.labels)
     calibration, samples = _divide(samples, _held_out(precision, quantization))
     parity.require_enough(len(samples), calibration=len(calibration))
     with folder_beside(output) as partial:

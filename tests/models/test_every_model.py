@@ -171,7 +171,6 @@ FORMS = {
     onnx: {
         "fan_tiny_elliptical",
         "segmenter_tiny_elliptical",
-        "lm, classifier",
     },  # artifacts hold graphs of most others
 }
 
