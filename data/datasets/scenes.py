@@ -1,9 +1,9 @@
 """`fashion-scenes`: items of Fashion-MNIST over photos, with the class of every pixel [ours].
 
-A scene is a random square of a photo, enlarged or shrunk to 128 x 128, with one or two items of
-random size and spot laid over it in turn, each mirrored half of the time. An item covers a pixel
-where its picture, enlarged bilinearly, is more there than black; there the pixel has its gray, and
-its class. All other pixels are background, class 0.
+A scene is a random square of a photo, enlarged or shrunk to 128 x 128, with an item of random size
+laid over it at a random spot, mirrored half of the time. The item covers a pixel where its picture,
+enlarged bilinearly, is more there than black; there the pixel has its gray, and its class. All
+other pixels are background, class 0.
 
 Photos and items are split: none of the test split was seen in training. Scene i of a split depends
 on nothing but split and i.
@@ -22,11 +22,10 @@ from data.sets import ImageSet, MaskSet, Origin
 
 SIDE = 128
 """Height and width of a scene, in pixels."""
-SIZES = {"train": 20_000, "valid": 1_000, "test": 1_000}
+SIZES = {"train": 60_000, "valid": 1_000, "test": 1_000}
 """Scenes of each split."""
 PHOTOS = "imagenet1k-1perclass-224.parquet"
-MOST_ITEMS = 2
-_ITEM_SIDES = (64, 112)
+_ITEM_SIDES = (72, 120)
 _LEAST_CROP = 64
 _VISIBLE = 16  # of 255: darker is not told from black
 _SHARES = {"train": (0.0, 0.8), "valid": (0.8, 0.9), "test": (0.9, 1.0)}  # of the photos
@@ -52,12 +51,12 @@ class Scenes:
         rng = np.random.default_rng([list(SIZES).index(self.split), index])
         scene = np.array(_crop(rng, self._photo(int(rng.integers(len(self.photos))))))
         mask = np.zeros((SIDE, SIDE), np.uint8)
-        for item in rng.integers(len(self.items), size=rng.integers(1, MOST_ITEMS + 1)):
-            gray = _enlarged(rng, self.items.read(int(item)))
-            rows, columns = (_spot(rng, length) for length in gray.shape)
-            covered = gray > _VISIBLE
-            scene[rows, columns][covered] = gray[covered, None]
-            mask[rows, columns][covered] = 1 + _label(self.items, int(item))
+        item = int(rng.integers(len(self.items)))
+        gray = _enlarged(rng, self.items.read(item))
+        rows, columns = (_spot(rng, length) for length in gray.shape)
+        covered = gray > _VISIBLE
+        scene[rows, columns][covered] = gray[covered, None]
+        mask[rows, columns][covered] = 1 + _label(self.items, item)
         return Image.fromarray(scene), mask
 
     @functools.cached_property

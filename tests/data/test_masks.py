@@ -176,7 +176,7 @@ def few(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         pixels = pixels.repeat(28, 2)
         write_idx(data_folder / f"{split}-images-idx3-ubyte.gz", pixels)
         write_idx(data_folder / f"{split}-labels-idx1-ubyte.gz", np.arange(count) % 10)
-    monkeypatch.setattr(scenes, "SIZES", {"train": 60, "valid": 30, "test": 30})
+    monkeypatch.setattr(scenes, "SIZES", {"train": 200, "valid": 30, "test": 30})
     return data_folder
 
 
