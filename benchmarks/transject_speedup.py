@@ -109,15 +109,15 @@ def _scripted(module: nn.Module, feed: dict[str, np.ndarray]) -> Tensor:
 def _speed(length: int, targets: dict[str, float], count: int) -> Iterator[Row]:
     tokens, _ = next(windows(length, 1, train=False, seed=0))
     four, fused = transject("transject", length), transformer(length)
-    materialised = _with_attention(fused, _Reference)
+    materialised = with_attention(fused, Reference)
     slow = ("materialised transformer fp32", materialised)
     quick = ("fused transformer fp32", fused)
-    scaled = ("scaled-first transformer fp32", _with_attention(fused, _ScaledFirst))
+    scaled = ("scaled-first transformer fp32", with_attention(fused, _ScaledFirst))
     low = ("materialised transformer bf16", copy.deepcopy(materialised).bfloat16())
     fixed, one = transject("transject_random", length), transject("transject", length, 1)
     folded = models.fold(four, dtype=torch.bfloat16)
     orthogonal = models.fold(transformer(length, "transformer_orthogonal"))
-    orthogonal = _with_attention(orthogonal, _Reference)
+    orthogonal = with_attention(orthogonal, Reference)
     cases = [
         ("TransJect E=4 fp32", models.fold(four), targets["fp32"], [slow, scaled, quick]),
         ("TransJect E=4 bf16 matrices", folded, targets["bf16"], [slow, low, quick]),
@@ -195,7 +195,7 @@ def _fit_head(model: TransJect) -> None:
     model.head.bias.copy_(mean - weight @ center)
 
 
-class _Reference(nn.Module):
+class Reference(nn.Module):
     """An attention layer on torch's math backend."""
 
     def __init__(self, layer: Attention) -> None:
@@ -210,7 +210,7 @@ class _Reference(nn.Module):
             return self.layer(x, v_prev, mask)
 
 
-class _ScaledFirst(_Reference):
+class _ScaledFirst(Reference):
     """An attention layer written out, with the N queries scaled and not the N x N scores."""
 
     def forward(
@@ -222,7 +222,8 @@ class _ScaledFirst(_Reference):
         return self.layer.proj(attended.transpose(1, 2).reshape(x.shape)), v
 
 
-def _with_attention(model: nn.Module, form: type[_Reference]) -> nn.Module:
+def with_attention(model: nn.Module, form: type[Reference]) -> nn.Module:
+    """A copy of a model with another form of each of its attention layers."""
     model = copy.deepcopy(model)
     for name, layer in list(model.named_modules()):
         if isinstance(layer, Attention):

@@ -52,7 +52,7 @@ class TorchScript:
         self.precision = precision
         self._manifest = artifact.manifest
         try:
-            self._module = load_torchscript(content).to(self._device)
+            self._module = load_torchscript(content, device=self._device)
         except RuntimeError as error:
             raise ArtifactError(f"{FILE} cannot be opened by torch") from error
 
@@ -69,17 +69,18 @@ class TorchScript:
         return logits.float().cpu().numpy()
 
 
-def load_torchscript(content: bytes) -> "nn.Module":
+def load_torchscript(content: bytes, *, device: str = "cpu") -> "nn.Module":
     """Open the bytes of a TorchScript file; they are code, so check their digest before.
 
     Args:
         content: what `Artifact.read("model.torchscript.pt")` returned.
+        device: where its constants go, the weights of a frozen trace among them; `to` leaves them.
     """
     import torch
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        return torch.jit.load(io.BytesIO(content), map_location="cpu")
+        return torch.jit.load(io.BytesIO(content), map_location=device)
 
 
 def missing() -> str | None:

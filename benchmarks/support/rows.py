@@ -14,7 +14,7 @@ from core.environment import installed, processor
 from runtimes.threads import available_cores
 
 _PROJECT = Path(__file__).parents[2] / "pyproject.toml"
-_VERSIONS = ("torch", "onnxruntime", "openvino", "onnx", "numpy", "bentoml")
+_VERSIONS = ("torch", "onnxruntime", "onnxruntime-gpu", "openvino", "onnx", "numpy", "bentoml")
 
 
 def machine() -> str:
@@ -93,6 +93,20 @@ def figure(
         met=met,
         samples=len(several) if samples is None else samples,
         spread=(round(low, 4), round(high, 4)),
+    )
+
+
+def skipped(case: str, reason: str) -> Row:
+    """A row that says why something was not measured."""
+    return Row(
+        case=f"{case}, skipped: {reason}",
+        measured=0,
+        unit="figures",
+        better="higher",
+        target=None,
+        met=None,
+        samples=0,
+        spread=(0, 0),
     )
 
 

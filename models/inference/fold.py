@@ -1,7 +1,7 @@
 """The inference form of a trained model: plain matrices, no parametrizations, no work done twice.
 
-Traced, or with gradients, a folded model computes a whole batch in a few large products. Called
-without gradients on long sequences it goes by `models.inference.blockwise`.
+Traced, with gradients or on a GPU, a folded model computes a whole batch in a few large products.
+Called without gradients on a CPU, on long sequences, it goes by `models.inference.blockwise`.
 """
 
 import copy
@@ -122,7 +122,9 @@ class FoldedLongTransJect(TokenModel):
         """See `TransJect.features`."""
         x = self.embed(tokens, mask)
         head, pooling = self.head, self.config.pooling
-        if is_traced():
+        # Blocks pay by the cache of a processor; a GPU would wait for each of them.
+        whole = not (tokens.is_cpu or torch.is_grad_enabled())
+        if whole or is_traced():
             return head_input(head, self._encode_traced(x, tokens, mask), mask, pooling)
         if torch.is_grad_enabled() or not len(tokens):
             return head_input(head, self.encoder(x, mask), mask, pooling)

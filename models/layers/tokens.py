@@ -45,7 +45,9 @@ class TokenModel(nn.Module):
         raise NotImplementedError
 
     def check(self, tokens: Tensor, mask: Tensor | None, *, towers: int = 1) -> None:
-        """Refuse token ids and masks that no answer can be given for; silent while it is traced.
+        """Refuse token ids and masks that no answer can be given for.
+
+        Nothing is checked while the model is traced or a CUDA graph records it.
 
         Args:
             tokens: (B, N) int64 ids, or (B, towers, N) where one sample is several sequences.
@@ -56,7 +58,7 @@ class TokenModel(nn.Module):
             ValueError: a wrong shape or type, too long a sequence, an id outside the vocabulary, or
                 a sequence without a real token.
         """
-        if is_traced():
+        if is_traced() or (tokens.is_cuda and torch.cuda.is_current_stream_capturing()):
             return
         vocab_size, seq_len = self.config.vocab_size, self.config.seq_len
         between, shape = (towers,) if towers > 1 else (), tuple(tokens.shape)

@@ -207,3 +207,15 @@ def test_autocast_rounds_nothing_that_is_folded_but_matrices_may_be(shape: str) 
         assert torch.equal(folded(tokens, mask), exact)
         rounded = models.fold(model, dtype=torch.bfloat16)(tokens, mask)
     assert 0 < (rounded - exact).abs().max() < 0.02
+
+
+@pytest.mark.parametrize("shape", ["long", "long, many tokens"])
+def test_device_is_given_whole_batches_and_never_asked_for_a_value(
+    shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FoldedLongTransJect, "check", lambda *_: None)  # it looks at the ids
+    model = make("transject", *SHAPES[shape])
+    folded = models.fold(model).to("meta")  # where no tensor has values
+    tokens, mask = (each.to("meta") for each in given(model))
+    with torch.inference_mode():
+        assert folded(tokens, mask).shape == (4, model.config.num_classes)

@@ -1,0 +1,86 @@
+import itertools
+import math
+
+import pytest
+import torch
+
+from benchmarks import gpu
+from benchmarks.support.device import measure_for, rounding
+from benchmarks.support.rows import Row
+
+QUICK = ("training", "logits")
+
+
+def measured(*parts: str) -> list[Row]:
+    """Rows of the tiny form; all of them were measured."""
+    rows = list(gpu.run(seconds=600, form="tiny", parts=parts))
+    assert rows and not [row.case for row in rows if "skipped" in row.case]
+    assert all(math.isfinite(row.measured) for row in rows)
+    return rows
+
+
+def test_tiny_forms_of_training_and_answers_are_measured_here() -> None:
+    rows = measured(*QUICK)
+    assert any("steps, elliptical / dot-product" in row.case for row in rows)
+    exact = [row.measured for row in rows if ", fp32, " in row.case]
+    assert exact == [0, 0]  # on the same processor
+
+
+def test_time_that_is_over_is_said() -> None:
+    rows = list(gpu.run(seconds=0, form="tiny", parts=("training", "logits")))
+    assert len(rows) == 2 and all("the time was over" in row.case for row in rows)
+    assert "logits, 4 figures from 'fashion-elliptical" in rows[1].case
+
+
+def test_figure_that_fails_says_why_and_the_next_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def cells(_: gpu.Setting) -> list[gpu.Cell]:
+        """One that fails, one that gives nothing."""
+        return [("first", lambda: [1 / 0]), ("second", lambda: [])]  # pyright: ignore
+
+    monkeypatch.setitem(gpu.PARTS, "wrong", (1.0, cells))
+    [row] = gpu.run(parts=("wrong",))
+    assert row.case == "first, skipped: ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize(("name", "value"), [("form", "huge"), ("parts", ("eager", "all"))])
+def test_unknown_names_are_refused(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be of "):
+        list(gpu.run(**{name: value}))  # pyright: ignore[reportArgumentType] - on purpose
+
+
+def test_what_matters_most_comes_first_and_nothing_is_left_out() -> None:
+    setting = gpu.Setting()
+    cells = setting.cells()
+    assert cells[0] == ("tiny", 64, "bf16") and cells[-1] == ("base", 8, "fp32")
+    everything = itertools.product(setting.sizes, setting.batches, setting.precisions)
+    assert sorted(cells) == sorted(everything)
+
+
+def test_rounding_is_allowed_inside_alone() -> None:
+    parts = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [part.allow_tf32 for part in parts]
+    for precision, dtype in (("tf32", torch.float32), ("fp32", torch.float32)):
+        with rounding(precision) as given:
+            assert given == dtype
+            assert [part.allow_tf32 for part in parts] == [precision == "tf32"] * 2
+    assert [part.allow_tf32 for part in parts] == before
+
+
+def test_short_calls_are_measured_several_at_once() -> None:
+    seen: list[tuple[str, int]] = []
+
+    def seconds(call: object, repeats: int) -> float:
+        seen.append((str(call), repeats))
+        return {"a": 0.001, "b": 0.002}[str(call)]
+
+    pairs = measure_for("a", "b", 0.1, seconds)  # pyright: ignore[reportArgumentType] - labels
+    assert set(pairs) == {(0.001, 0.002)} and len(pairs) == 8
+    assert {repeats for _, repeats in seen[4:]} == {4}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", [part for part in gpu.PARTS if part not in QUICK])
+def test_tiny_form_of_every_other_part_is_measured_here(part: str) -> None:
+    assert measured(part)
