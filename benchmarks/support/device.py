@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -48,7 +49,7 @@ def rounding(precision: str) -> Iterator[torch.dtype]:
     Yields:
         The type of weights and inputs.
     """
-    parts = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    parts: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [part.allow_tf32 for part in parts]
     try:
         for part in parts:
