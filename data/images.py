@@ -120,9 +120,14 @@ def format_of(head: bytes) -> str | None:
     return next((name for name, start in FORMATS.items() if start.match(head)), None)
 
 
+def image_format(source: bytes | Path) -> str | None:
+    """The name in `FORMATS` of what a file's first bytes promise; see `decode_image`."""
+    return format_of(_head(source))
+
+
 def _open(source: bytes | Path) -> Image.Image:
     """An image of which only the header has been read."""
-    kind = format_of(_head(source))
+    kind = image_format(source)
     if kind is None:
         raise ImageError("not_an_image", "not an image in a known format")
     stream = io.BytesIO(source) if isinstance(source, bytes) else source
@@ -167,6 +172,18 @@ def fit_mask(mask: np.ndarray, spec: ImageSpec) -> np.ndarray:
     Each pixel has the class of the nearest one: (H, W) uint8.
     """
     return np.asarray(_fit(Image.fromarray(mask), spec, Image.Resampling.NEAREST))
+
+
+def class_color(index: int) -> tuple[int, int, int]:
+    """The color of a class 0..255: that of PASCAL VOC's masks, whose class 0 is black.
+
+    Bit i of red, green and blue comes from the i-th triple of the index's bits, highest first.
+    """
+    parts = [0, 0, 0]
+    for place in range(8):
+        for channel in range(3):
+            parts[channel] |= (index >> (3 * place + channel) & 1) << (7 - place)
+    return parts[0], parts[1], parts[2]
 
 
 def _fit(image: Image.Image, spec: ImageSpec, how: Image.Resampling) -> Image.Image:

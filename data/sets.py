@@ -126,11 +126,42 @@ class MaskSet(ImageSet):
         """
         return self.mask_reader(index)
 
+    def fitted(self, index: int, spec: ImageSpec) -> np.ndarray:
+        """The mask of an image at a model's size, (H, W) uint8; see `mask`."""
+        return fit_mask(self.mask(index), spec)
+
     def take(self, indices: Sequence[int] | np.ndarray) -> Self:
         """See `SampleSet.take`."""
         chosen = [int(index) for index in indices]
         taken = super(MaskSet, self).take(chosen)
         return dataclasses.replace(taken, mask_reader=lambda i: self.mask_reader(chosen[i]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMaskSet(MaskSet):
+    """Images with masks of which only the pixels at the sizes of some models are kept.
+
+    Attributes:
+        stored: the pixels.
+        masks: by input, (N, H, W) uint8.
+    """
+
+    stored: PixelSet
+    masks: Mapping[ImageSpec, np.ndarray]
+
+    def pixels(self, index: int, spec: ImageSpec) -> np.ndarray:
+        """See `ImageSet.pixels`."""
+        return self.stored.pixels(index, spec)
+
+    def fitted(self, index: int, spec: ImageSpec) -> np.ndarray:
+        """See `MaskSet.fitted`."""
+        return self.masks[spec][index]
+
+    def take(self, indices: Sequence[int] | np.ndarray) -> Self:
+        """See `SampleSet.take`."""
+        masks = {spec: array[np.asarray(indices)] for spec, array in self.masks.items()}
+        taken = super(StoredMaskSet, self).take(indices)
+        return dataclasses.replace(taken, stored=self.stored.take(indices), masks=masks)
 
 
 class FileSet(SampleSet[bytes]):
@@ -145,6 +176,17 @@ class FileSet(SampleSet[bytes]):
             reader=lambda index: decode_image(self.reader(index)),
             origin=self.origin,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskFiles(FileSet):
+    """Image files, not decoded, with a class for each pixel.
+
+    Attributes:
+        mask_reader: reads the mask of image i, see `MaskSet.mask`.
+    """
+
+    mask_reader: Callable[[int], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +218,7 @@ def load_pixels(images: ImageSet, spec: ImageSpec) -> np.ndarray:
 
 def load_masks(masks: MaskSet, spec: ImageSpec) -> np.ndarray:
     """Read all masks at a model's size: (N, H, W) uint8."""
-    found = [fit_mask(masks.mask(index), spec) for index in range(len(masks))]
+    found = [masks.fitted(index, spec) for index in range(len(masks))]
     return np.stack(found) if found else np.zeros((0, spec.height, spec.width), np.uint8)
 
 

@@ -98,7 +98,8 @@ def evaluate(
         where = environment(threads, {target.runtime.name for target in targets})
         labels = targets[0].truth(used)
         report = build_report(results, used.names, labels, where, used.origin, given=len(inputs))
-        write_companions(folder, report, targets[0].torch_model)
+        masks = labels if targets[0].task.answer == "pixels" else None
+        write_companions(folder, report, targets[0].torch_model, masks)
     write_report(folder, report)  # last: whoever finds it finds the other files, too
     remove_leftovers(folder)
     return report

@@ -75,12 +75,12 @@ def zipped_files(archive: zipfile.ZipFile, source: str, classes: Classes) -> Fil
         names=names,
         labels=labels,
         label_names=classes.names,
-        reader=lambda index: _unzip(archive, names[index]),
+        reader=lambda index: unzip(archive, names[index]),
         origin=Origin(source=source, classes=named),
     )
 
 
-def _unzip(archive: zipfile.ZipFile, name: str) -> bytes:
+def unzip(archive: zipfile.ZipFile, name: str) -> bytes:
     """A file of the size that the archive tells, however long what is packed becomes."""
     member = archive.getinfo(name)
     with archive.open(member) as file:

@@ -4,12 +4,14 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
+from data.images import class_color
+from data.sets import IGNORED
 from models.analysis.diagnostics import diagnose
 from models.analysis.observation import has_observable_layers
 from robustness.attacks.space import is_replication
@@ -50,11 +52,13 @@ class Pixels:
         clean: as it was.
         adversarial: as the attack left it.
         attention: maps (h, w) of attention, before and after; None where the model has none.
+        classes: of pixels (H, W): the mask, and those that a segmenter gives before and after.
     """
 
     clean: np.ndarray
     adversarial: np.ndarray
     attention: tuple[np.ndarray, np.ndarray] | None = None
+    classes: Sequence[np.ndarray] = ()
 
     @property
     def change(self) -> np.ndarray:
@@ -66,6 +70,12 @@ class Pixels:
         """How much it is amplified."""
         most = float(np.abs(self.adversarial.astype(np.float64) - self.clean).max())
         return f"change × {0.5 / most:.0f}" if most else "no change"
+
+    @property
+    def class_maps(self) -> list[np.ndarray]:
+        """The classes as pictures, in the colors of `class_color`; white belongs to none."""
+        colors = np.array([class_color(index) for index in range(IGNORED)] + [(255, 255, 255)])
+        return [(colors[found] / 255).transpose(2, 0, 1) for found in self.classes]
 
     @property
     def maps(self) -> list[np.ndarray]:
@@ -110,6 +120,8 @@ def choose(samples: Sequence[Sample], *, pixel_bytes: int = 0) -> list[Example]:
     """
     fallen: list[Example] = []
     held: list[Example] = []
+    if samples and samples[0].models[0].clean.pixel_accuracy is not None:
+        return _of_pixels(samples, pixel_bytes)
     for sample in samples:
         first = sample.models[0]
         flags = [
@@ -123,9 +135,37 @@ def choose(samples: Sequence[Sample], *, pixel_bytes: int = 0) -> list[Example]:
             held.append(Example(sample, min(strongest, key=_margin)))
     fallen.sort(key=lambda example: _ease(example.attack))
     held.sort(key=lambda example: _margin(example.attack))
-    room = BUDGET // (3 * pixel_bytes) if pixel_bytes else FALLEN + HELD
+    most, few = _room(pixel_bytes, pictures=3)
+    return [*_by_turns(fallen, most), *held[:few]]
+
+
+def _room(pixel_bytes: int, pictures: int) -> tuple[int, int]:
+    """How many misled ones, and others, are shown with so many pictures each."""
+    room = BUDGET // (pictures * pixel_bytes) if pixel_bytes else FALLEN + HELD
     few = max(1, min(HELD, room // 4))
-    return [*_by_turns(fallen, max(1, min(FALLEN, room - few))), *held[:few]]
+    return max(1, min(FALLEN, room - few)), few
+
+
+def _of_pixels(samples: Sequence[Sample], pixel_bytes: int) -> list[Example]:
+    """Of a segmenter: the images that lost most of their right pixels first, then the least.
+
+    Of each the attack that took the most; images come by the class of most pixels in turn.
+    """
+    shown = [
+        Example(sample, min(sample.models[0].attacks, key=_right))
+        for sample in samples
+        if sample.models[0].attacks
+    ]
+    shown.sort(key=lambda one: _right(one.attack) - (one.clean.pixel_accuracy or 0.0))
+    most, few = _room(pixel_bytes, pictures=6)
+    first = _by_turns(shown, most)
+    rest = [one for one in reversed(shown) if all(one is not other for other in first)]
+    return first + rest[:few]
+
+
+def _right(flags: AttackFlags) -> float:
+    """The share of pixels that are right under attack."""
+    return flags.confirmed_pixel_accuracy or 0.0
 
 
 def _ease(flags: AttackFlags) -> tuple[bool, float]:
@@ -147,13 +187,19 @@ def _by_turns(examples: Iterable[Example], number: int) -> list[Example]:
     return [example for example, _ in zip(turns, range(number), strict=False)]
 
 
-def collect(folder: Path, report: Report, torch_model: nn.Module | None) -> tuple[Shown, str]:
+def collect(
+    folder: Path,
+    report: Report,
+    torch_model: nn.Module | None,
+    masks: np.ndarray | None = None,
+) -> tuple[Shown, str]:
     """What a report shows.
 
     Args:
         folder: of the evaluation, with its shards.
         report: what was found.
-        torch_model: the evaluated model, whose attention is shown.
+        torch_model: the evaluated model, whose attention is shown, of a segmenter its classes.
+        masks: (N, H, W) of all samples of a segmenter.
 
     Returns:
         The examples, and why there are no maps of attention where these failed: they are optional
@@ -166,6 +212,8 @@ def collect(folder: Path, report: Report, torch_model: nn.Module | None) -> tupl
     pictures = [views for _, views in shown if isinstance(views, Pixels)]
     if torch_model is None or not pictures:
         return shown, ""
+    if masks is not None:
+        return list(_with_classes(shown, torch_model, masks)), ""
     both = [*(views.clean for views in pictures), *(views.adversarial for views in pictures)]
     try:
         maps = _attention_maps(torch_model, np.stack(both))
@@ -180,6 +228,18 @@ def collect(folder: Path, report: Report, torch_model: nn.Module | None) -> tupl
         for views, pair in zip(pictures, pairs, strict=True)
     }
     return [(one, seen.get(id(views), views)) for one, views in shown], ""
+
+
+def _with_classes(shown: Shown, torch_model: nn.Module, masks: np.ndarray) -> Iterator[Any]:
+    """What is shown, with the classes that a segmenter gives each pixel."""
+    device = _device(torch_model)
+    for one, views in shown:
+        if isinstance(views, Pixels):
+            both = torch.from_numpy(np.stack([views.clean, views.adversarial])).to(device)
+            with torch.no_grad():
+                found = torch_model(both).argmax(1).cpu().numpy()
+            views = replace(views, classes=[masks[one.sample.index], *found])
+        yield one, views
 
 
 def _read(
@@ -209,9 +269,7 @@ def _attention_maps(torch_model: nn.Module, images: np.ndarray) -> np.ndarray | 
     """
     if not has_observable_layers(torch_model):
         return None
-    parameter = next(torch_model.parameters(), None)
-    device = torch.device("cpu") if parameter is None else parameter.device
-    found = []
+    device, found = _device(torch_model), []
     for batch in np.array_split(images, max(1, len(images) // _BATCH)):
         flow = diagnose(torch_model, torch.from_numpy(batch).to(device)).rollout
         if flow is None:
@@ -220,3 +278,8 @@ def _attention_maps(torch_model: nn.Module, images: np.ndarray) -> np.ndarray | 
             raise ValueError(f"expected one map per image, got {tuple(flow.shape)}")
         found.append(flow.float().cpu().numpy())
     return np.concatenate(found)
+
+
+def _device(torch_model: nn.Module) -> torch.device:
+    parameter = next(torch_model.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pyarrow
 from pyarrow import parquet
 from torch import nn
@@ -71,15 +72,21 @@ _SCHEMA = pyarrow.schema(
 )
 
 
-def write_companions(folder: Path, report: Report, torch_model: nn.Module | None = None) -> None:
+def write_companions(
+    folder: Path,
+    report: Report,
+    torch_model: nn.Module | None = None,
+    masks: np.ndarray | None = None,
+) -> None:
     """Write `report.html`, `report.junit.xml`, `card.md`, `samples.parquet` and `samples.csv`.
 
     Args:
         folder: of the evaluation, with its shards.
         report: what was found.
-        torch_model: of the evaluated model, whose attention is shown.
+        torch_model: of the evaluated model, see `collect`.
+        masks: (N, H, W) of the samples of a segmenter.
     """
-    shown, note = collect(folder, report, torch_model)
+    shown, note = collect(folder, report, torch_model, masks)
     noted = report.model_copy(update={"notes": [*report.notes, note]}) if note else report
     write_whole(folder / html.FILE, html.render(noted, shown))
     write_whole(folder / JUNIT, junit(report))

@@ -4,7 +4,7 @@ import io
 import stat
 import struct
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePath, PurePosixPath
@@ -13,8 +13,10 @@ from typing import Any
 from data.errors import ClassMismatch, DataError
 from data.formats.csv import read_csv
 from data.formats.folder import zipped_files
+from data.formats.masks import zipped_masks
+from data.images import ImageSpec, fit_mask
 from data.labels import Classes
-from data.sets import FileSet, TextSet
+from data.sets import FileSet, MaskFiles, TextSet
 from service.decoding.parquet_pages import MAGIC, check_footer, page_sizes
 from service.http.refusal import ApiError, What, check_length, check_samples, class_mismatch
 
@@ -38,11 +40,13 @@ class Limits:
         samples: images or texts.
         text_chars: characters of one text.
         unpacked_mb: all of it, in MB.
+        pixels: of a mask.
     """
 
     samples: int
     text_chars: int
     unpacked_mb: float
+    pixels: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +57,7 @@ class Unpacked:
         names: of the samples.
         labels: by index of the class, or None.
         classes: what the archive calls them; see `Origin`.
-        files: image files, or texts in UTF-8.
+        files: image files, each behind its mask at all sizes, (H, W) uint8; or texts in UTF-8.
     """
 
     names: list[str]
@@ -68,8 +72,17 @@ def too_costly() -> ApiError:
     return ApiError(422, "archive_too_costly", message)
 
 
-def unpack(content: bytes, what: What, classes: Classes, limits: Limits) -> Unpacked:
+def unpack(
+    content: bytes, what: What, classes: Classes, limits: Limits, specs: Sequence[ImageSpec] = ()
+) -> Unpacked:
     """Read an archive: a zip of an image folder, parquet, or csv of texts.
+
+    Args:
+        content: of its file.
+        what: it should hold.
+        classes: of the model.
+        limits: what it may hold.
+        specs: sizes at which masks are wanted.
 
     Raises:
         ApiError: 415 not_an_archive, 413 archive_too_large, text_too_long, 422 unsafe_archive,
@@ -79,6 +92,7 @@ def unpack(content: bytes, what: What, classes: Classes, limits: Limits) -> Unpa
     try:
         with _reading("The archive"):
             found = _open(content, what, classes, limits)
+            masks = _read_masks(found, specs, limits)
     except ClassMismatch as error:
         raise class_mismatch(error) from error
     except DataError as error:
@@ -87,25 +101,42 @@ def unpack(content: bytes, what: What, classes: Classes, limits: Limits) -> Unpa
         check_length(found, limits.text_chars)
         files = [text.encode() for text in found]
     else:
-        files = [_read_file(found, index) for index in range(len(found))]
+        files = [mask + _read_file(found, index) for index, mask in enumerate(masks)]
     labels = None if found.labels is None else found.labels.tolist()
     return Unpacked(names=found.names, labels=labels, classes=found.origin.classes, files=files)
 
 
 def _open(content: bytes, what: What, classes: Classes, limits: Limits) -> FileSet | TextSet:
     """Tell by its first bytes what an archive is, and refuse a hostile one."""
-    if content[:4] == MAGIC:
+    if content[:4] == MAGIC and what != "masks":
         return _open_parquet(content, what, classes, limits)
     zipped = content[:2] == b"PK"
-    if what == "images" and zipped:
-        return _open_zip(content, classes, limits)
+    if what != "texts" and zipped:
+        archive = _open_zip(content, limits, 2 if what == "masks" else 1)
+        if what == "masks":
+            names = classes.label_names or ()
+            return zipped_masks(archive, "images.zip", names, max_pixels=limits.pixels)
+        return zipped_files(archive, "images.zip", classes)
     if what == "texts" and not zipped:
         lines = _Lines(content, limits)
         return read_csv(lines, "texts.csv", classes, lines.end_row)
     message = "The archive is neither a zip nor a parquet file."
     if zipped:
         message = "An archive of texts must be a csv or parquet file, and this is a zip."
+    if what == "masks":
+        message = "An archive of images with masks must be a zip of the folders images and masks."
     raise ApiError(415, "not_an_archive", message)
+
+
+def _read_masks(
+    found: FileSet | TextSet, specs: Sequence[ImageSpec], limits: Limits
+) -> list[bytes]:
+    """For each sample its mask at all sizes, nothing where it has none."""
+    if not isinstance(found, MaskFiles):
+        return [b""] * len(found)
+    _check_size(len(found) * sum(spec.height * spec.width for spec in specs), limits)
+    masks = map(found.mask_reader, range(len(found)))
+    return [b"".join(fit_mask(mask, spec).tobytes() for spec in specs) for mask in masks]
 
 
 def _read_file(found: FileSet, index: int) -> bytes:
@@ -216,8 +247,9 @@ def _read_table(content: bytes, file: Any, columns: list[str], limits: Limits, w
     return table.replace_schema_metadata(file.schema_arrow.metadata)
 
 
-def _open_zip(content: bytes, classes: Classes, limits: Limits) -> FileSet:
-    _check_directory_size(content[-_END_SIZE:], limits)
+def _open_zip(content: bytes, limits: Limits, per_sample: int) -> zipfile.ZipFile:
+    """A zip that is safe to read, with so many files for each sample."""
+    _check_directory_size(content[-_END_SIZE:], per_sample * limits.samples)
     with _reading("The zip file"):
         archive = zipfile.ZipFile(io.BytesIO(content))
         members = [member for member in archive.infolist() if not member.is_dir()]
@@ -226,12 +258,12 @@ def _open_zip(content: bytes, classes: Classes, limits: Limits) -> FileSet:
     if len({member.filename for member in members}) < len(members):
         raise ApiError(422, "unsafe_archive", "The archive holds two files of the same name.")
     images = [member for member in members if not PurePosixPath(member.filename).name[0] == "."]
-    check_samples(len(images), limits.samples, "images")
+    check_samples(len(images) // per_sample, limits.samples, "images")
     _check_size(sum(member.file_size for member in members), limits)
-    return zipped_files(archive, "images.zip", classes)
+    return archive
 
 
-def _check_directory_size(tail: bytes, limits: Limits) -> None:
+def _check_directory_size(tail: bytes, files: int) -> None:
     """Refuse a list of contents that alone would fill the memory."""
     position = tail.rfind(_END_OF_DIRECTORY)
     if position < 0 or len(tail) < position + 16:
@@ -239,7 +271,7 @@ def _check_directory_size(tail: bytes, limits: Limits) -> None:
     (size,) = struct.unpack_from("<L", tail, position + 12)
     if position >= 76 and tail[position - 20 :].startswith(_LOCATOR_64):
         (size,) = struct.unpack_from("<Q", tail, position - 36)
-    if size > _DIRECTORY_ENTRY * (limits.samples + 100):
+    if size > _DIRECTORY_ENTRY * (files + 100):
         raise ApiError(413, "archive_too_large", "The zip file lists too many files.")
 
 

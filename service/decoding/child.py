@@ -130,7 +130,8 @@ def _unpack(asked: dict[str, Any], content: bytes) -> list[bytes]:
     signal.setitimer(signal.ITIMER_PROF, asked["seconds"])
     try:
         limits = Limits(**asked["limits"])
-        found = unpack(content, asked["what"], Classes(**asked["classes"]), limits)
+        specs = [ImageSpec(**spec) for spec in asked["specs"]]
+        found = unpack(content, asked["what"], Classes(**asked["classes"]), limits, specs)
         files = found.files
         sizes = list(map(len, files))
         told: dict[str, Any] = {"names": found.names, "labels": found.labels, "sizes": sizes}

@@ -172,7 +172,12 @@ class Request:
         return self._finish(self._decoders.decode(content, specs), convert)
 
     def unpack(
-        self, content: bytes, what: What, classes: Classes, file: BinaryIO
+        self,
+        content: bytes,
+        what: What,
+        classes: Classes,
+        file: BinaryIO,
+        specs: Sequence[ImageSpec] = (),
     ) -> "Future[Unpacked]":
         """Read an archive; see `Decoder.unpack`, and cancelling as in `decode`.
 
@@ -181,7 +186,7 @@ class Request:
 
         def work(decoder: Decoder) -> Unpacked:
             """Have a process do it."""
-            return decoder.unpack(content, what, classes, file)
+            return decoder.unpack(content, what, classes, file, specs)
 
         return self._put(_Task(request=self, work=work))
 

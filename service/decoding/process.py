@@ -164,6 +164,7 @@ class Decoder:
         what: What,
         classes: Classes,
         file: BinaryIO,
+        specs: Sequence[ImageSpec] = (),
     ) -> Unpacked:
         """Read an archive.
 
@@ -171,7 +172,9 @@ class Decoder:
             content: of the archive.
             what: it should hold.
             classes: of the model.
-            file: where the image files, or the texts in UTF-8, are written one after another.
+            file: where the image files, each behind its mask at all sizes, or the texts in UTF-8
+                are written one after another.
+            specs: these sizes.
 
         Raises:
             ApiError: it is refused, or costs too much.
@@ -182,9 +185,11 @@ class Decoder:
             samples=settings.evaluation_max_samples,
             text_chars=settings.max_text_chars,
             unpacked_mb=settings.archive_max_mb,
+            pixels=settings.max_pixels,
         )
         asked = {
             "what": what,
+            "specs": [spec.to_dict() for spec in specs],
             "classes": dataclasses.asdict(classes),
             "limits": dataclasses.asdict(limits),
             "seconds": settings.decode_cpu_s,
@@ -199,7 +204,8 @@ class Decoder:
                 told = _Refused.model_validate_json(document)
                 raise ApiError(told.status, told.code, told.message, told.details)
             found = Unpacked.model_validate_json(document)
-            most = int(settings.archive_max_mb * 1_000_000) + settings.max_body_bytes
+            unpacked = int(settings.archive_max_mb * 1_000_000) * (2 if specs else 1)
+            most = unpacked + settings.max_body_bytes
             _check(
                 found, samples=limits.samples, size=most, num_classes=len(classes.label_names or ())
             )

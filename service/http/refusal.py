@@ -5,7 +5,8 @@ from typing import Literal
 
 from data.errors import MAP_CLASSES, ClassMismatch
 
-What = Literal["images", "texts"]
+What = Literal["images", "masks", "texts"]
+"""What is uploaded: images, images with masks, or texts."""
 _MOST_CLASSES = 16  # that an answer lists of each
 
 
@@ -59,6 +60,7 @@ def check_samples(count: int, limit: int, what: What) -> None:
         ApiError: 422 too_many_images or too_many_texts.
     """
     if count > limit:
+        what = "images" if what == "masks" else what
         message = f"{count} {what} are more than the {limit} allowed."
         raise ApiError(422, f"too_many_{what}", message, {"limit": limit})
 

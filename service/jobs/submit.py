@@ -11,9 +11,11 @@ from typing import Any
 
 from core.names import sentence
 from robustness.attacks.base import Access, Attack, shown
-from robustness.spec import EvaluationSpec, cost, queries
+from robustness.kinds import Answer
+from robustness.spec import EvaluationSpec, cost, parse_gate, queries
+from robustness.tasks import Segmentation
 from runtimes.artifact import Artifact
-from runtimes.tasks import IMAGES, TEXTS, Task
+from runtimes.tasks import IMAGES, MASKS, TASKS, TEXTS, Task
 from service.decoding.pool import Request
 from service.http.body import Upload
 from service.http.documents import MAX_DETAILS
@@ -28,6 +30,8 @@ from service.settings import Settings
 from service.tracing import traceparent
 
 Model = Artifact | RemoteTarget
+_ALSO: dict[Task, Task] = {IMAGES: MASKS}
+"""What else reads the same."""
 FindModel = Callable[[str | None, Task], Model]
 
 
@@ -208,16 +212,26 @@ class Submitter:
 
     def _models(self, spec: EvaluationSpec) -> list[Model]:
         task = TEXTS if spec.on_texts else IMAGES
-        models = [self.find_model(spec.model, task)]
+        models = [self._find(spec.model, task)]
         if spec.compare_with is not None:
-            models.append(self.find_model(spec.compare_with, task))
+            models.append(self._find(spec.compare_with, task))
             if any(isinstance(model, RemoteTarget) for model in models):
                 raise _incomparable("has a meaning for models that are served here only")
             if models[0].digest == models[1].digest:
                 raise _incomparable("must name another model than model")
-            if models[0].labels != models[1].labels:
+            if models[0].task != models[1].task or models[0].labels != models[1].labels:
                 raise _incomparable("must have the same labels as model")
         return models
+
+    def _find(self, reference: str | None, task: Task) -> Model:
+        """The model of that name; attacks on images may be on a segmenter, too."""
+        try:
+            return self.find_model(reference, task)
+        except ApiError as error:
+            other = _ALSO.get(task)
+            if other is None or error.details != {"task": other}:
+                raise
+            return self.find_model(reference, other)
 
 
 def _new_job(
@@ -275,7 +289,10 @@ def _check_attacks(spec: EvaluationSpec, models: Sequence[Model]) -> None:
     """Refuse what needs more classes than a model has, or more than it shows."""
     problems = []
     for index, attack in enumerate(spec.attacks):
-        rules = (attack.refusal(each.name, len(each.labels), _access(each)) for each in models)
+        rules = (
+            attack.refusal(each.name, len(each.labels), _access(each), _answer(each))
+            for each in models
+        )
         if rule := next(filter(None, rules), None):
             problems.append({"field": f"attacks.{index}.name", "message": rule})
     target = models[0]
@@ -283,8 +300,27 @@ def _check_attacks(spec: EvaluationSpec, models: Sequence[Model]) -> None:
         seen = target.shows[1]
         rule = f"must be at most {seen}, the classes that {target.name!r} shows"
         problems.append({"field": "top_k", "message": rule})
+    if _answer(target) == "pixels":
+        problems += _of_pixels(spec)
     if problems:
         raise spec_error(problems)
+
+
+def _of_pixels(spec: EvaluationSpec) -> Iterator[dict[str, str]]:
+    """What says nothing about the classes of pixels."""
+    if spec.top_k != [1]:
+        yield {"field": "top_k", "message": "must be [1] for a segmenter"}
+    if spec.class_map is not None:
+        rule = "must be left out for a segmenter: masks hold its indices"
+        yield {"field": "class_map", "message": rule}
+    gates = Segmentation.gates
+    if spec.gate is not None and parse_gate(spec.gate).metric not in gates:
+        rule = f"must compare {' or '.join(gates)} for a segmenter"
+        yield {"field": "gate", "message": rule}
+
+
+def _answer(model: Model) -> Answer:
+    return "pixels" if TASKS[model.task].per_pixel else "class"
 
 
 def _access(model: Model) -> list[Access]:

@@ -1,7 +1,8 @@
 """What a client uploads for an evaluation: checked, written, and read again by the child.
 
 The folder of an evaluation holds what the models read and nothing else: the pixels of images at the
-size of each model, or all texts in one file; and `inputs.json` with names and labels. The
+size of each model, with those of their masks, or all texts in one file; and `inputs.json` with
+names and labels. The
 evaluation's own files lie in `report`.
 """
 
@@ -10,7 +11,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import accumulate
@@ -24,9 +25,9 @@ from core.files import write_whole
 from data.errors import ClassMismatch, DataError
 from data.images import ImageError, ImageSpec
 from data.labels import Classes, ClassMap
-from data.sets import ImageSet, Origin, PixelSet, TextSet
+from data.sets import ImageSet, Origin, PixelSet, StoredMaskSet, TextSet
 from runtimes.artifact import Artifact
-from runtimes.tasks import TEXTS
+from runtimes.tasks import TASKS, TEXTS
 from service.decoding.pool import Decoders, Request, refusal
 from service.decoding.process import Unpacked
 from service.http.body import Upload
@@ -56,7 +57,8 @@ class Uploads:
     Attributes:
         images: single files, or none.
         texts: single texts, or none.
-        archive: a zip of an image folder, a parquet or a csv file; None when there are single ones.
+        archive: a zip of an image folder or of images and masks, a parquet or a csv file; None when
+            there are single ones.
         labels: text as in `read_labels`, or None.
     """
 
@@ -128,11 +130,14 @@ def save_inputs(
     """
     folder.mkdir(parents=True)
     classes = Classes(label_names=models[0].labels, class_map=class_map)
-    on_texts = models[0].task == TEXTS
+    on_texts, specs = models[0].task == TEXTS, list[ImageSpec]()
+    if TASKS[models[0].task].per_pixel:
+        _check_masks(uploads)
+        specs = _sizes(models)
     try:
         with (folder / _TEXTS).open("w+b") if on_texts else TemporaryFile(dir=folder) as file:
-            what: What = "texts" if on_texts else "images"
-            found = _receive(file, uploads, what, classes, images, settings)
+            what: What = "texts" if on_texts else "masks" if specs else "images"
+            found = _receive(file, uploads, what, classes, images, settings, specs)
             content: dict[str, Any] = {"names": found.names, "labels": found.labels}
             if on_texts:
                 own = [m if isinstance(m, Artifact) else m.surrogate for m in models]
@@ -140,8 +145,10 @@ def save_inputs(
                 os.fsync(file.fileno())
                 content["texts"] = found.sizes
             else:
-                specs = list(dict.fromkeys(m.image_spec for m in models if m.image_spec))
-                content["pixels"] = _store_images(folder, file, found, specs, images)
+                content["pixels"] = _store_images(
+                    folder, file, found, _sizes(models), images, masks=bool(specs)
+                )
+                content["masks"] = bool(specs)
         name = uploads.archive and uploads.archive.name[:100]
         content["origin"] = {"name": name, "source": "uploaded", "classes": found.classes}
         write_whole(folder / INPUTS, json.dumps(content))
@@ -151,6 +158,20 @@ def save_inputs(
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return len(found.names)
+
+
+def _sizes(models: Sequence[Artifact | RemoteTarget]) -> list[ImageSpec]:
+    """The inputs of models of images, each once."""
+    return list(dict.fromkeys(model.image_spec for model in models if model.image_spec))
+
+
+def _check_masks(uploads: Uploads) -> None:
+    """Refuse images without masks, and classes of whole images beside masks."""
+    if uploads.archive is None:
+        message = "A segmenter is evaluated on masks: send a zip of `images/` and `masks/`."
+        raise ApiError(422, "no_masks", message)
+    if uploads.labels is not None:
+        raise _invalid_labels("Masks hold the classes of pixels: leave `labels` out.")
 
 
 def open_inputs(folder: Path, label_names: Sequence[str]) -> ImageSet | TextSet:
@@ -174,20 +195,27 @@ def open_inputs(folder: Path, label_names: Sequence[str]) -> ImageSet | TextSet:
                 reader=lambda index: texts[index],
                 origin=origin,
             )
-        arrays = {
-            ImageSpec(**spec): np.load(folder / _pixels_file(index), mmap_mode="r")
-            for index, spec in enumerate(content["pixels"])
-        }
+        arrays = _arrays(folder, content["pixels"], _pixels_file)
+        masks = _arrays(folder, content["pixels"], _masks_file) if content.get("masks") else None
     except (OSError, ValueError, EOFError, KeyError) as error:
         raise DataError("the stored inputs cannot be read") from error
-    return PixelSet(
-        names=names,
-        labels=labels,
-        label_names=known,
-        reader=_no_file,
-        origin=origin,
-        arrays=arrays,
-    )
+    kept: dict[str, Any] = {
+        "names": names, "label_names": known, "reader": _no_file, "origin": origin,
+    }  # fmt: skip
+    pixels = PixelSet(labels=labels, arrays=arrays, **kept)
+    if masks is None:
+        return pixels
+    return StoredMaskSet(labels=None, stored=pixels, masks=masks, mask_reader=_no_file, **kept)
+
+
+def _arrays(
+    folder: Path, specs: Sequence[dict[str, Any]], name: Callable[[int], str]
+) -> dict[ImageSpec, np.ndarray]:
+    """What is stored at each size."""
+    return {
+        ImageSpec(**spec): np.load(folder / name(index), mmap_mode="r")
+        for index, spec in enumerate(specs)
+    }
 
 
 def _read_texts(path: Path, sizes: Sequence[int]) -> list[str]:
@@ -200,12 +228,17 @@ def _read_texts(path: Path, sizes: Sequence[int]) -> list[str]:
 
 def drop_inputs(folder: Path) -> None:
     """Delete the pixels that `save_inputs` stored, once a report holds what it shows of them."""
-    for path in folder.glob(_pixels_file("*")):
-        path.unlink(missing_ok=True)
+    for name in (_pixels_file, _masks_file):
+        for path in folder.glob(name("*")):
+            path.unlink(missing_ok=True)
 
 
 def _pixels_file(index: int | str) -> str:
     return f"pixels-{index}.npy"
+
+
+def _masks_file(index: int | str) -> str:
+    return f"masks-{index}.npy"
 
 
 def _no_file(index: int) -> Any:
@@ -227,10 +260,11 @@ def _receive(
     classes: Classes,
     images: Request,
     settings: Settings,
+    specs: Sequence[ImageSpec],
 ) -> Unpacked:
     """What came, with the labels that count; the bytes of its samples are in `file`."""
     if uploads.archive is not None:
-        found = images.unpack(uploads.archive.content, what, classes, file).result()
+        found = images.unpack(uploads.archive.content, what, classes, file, specs).result()
     else:
         found = _write_single(file, uploads, settings)
     file.flush()
@@ -265,28 +299,51 @@ def _store_images(
     found: Unpacked,
     specs: Sequence[ImageSpec],
     images: Request,
+    *,
+    masks: bool,
 ) -> list[dict[str, Any]]:
-    """Write the pixels of all images at each size; the sizes in the order of their files."""
+    """Write the pixels of all images at each size; the sizes in the order of their files.
+
+    Args:
+        folder: where they are written.
+        file: the image files, each behind its mask at each size if there are masks.
+        found: names and sizes of the files.
+        specs: the sizes.
+        images: decodes.
+        masks: whether there are any.
+    """
+    count, areas = len(found.names), [spec.height * spec.width for spec in specs if masks]
     with ExitStack() as stack:
-        arrays = []
-        for index, spec in enumerate(specs):
-            array = stack.enter_context((folder / _pixels_file(index)).open("wb"))
-            shape = (len(found.names), spec.channels, spec.height, spec.width)
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(array, header)
-            arrays.append(array)
+        arrays = [
+            _array(stack, folder / _pixels_file(i), (count, spec.channels, spec.height, spec.width))
+            for i, spec in enumerate(specs)
+        ]
+        truths = [
+            _array(stack, folder / _masks_file(i), (count, spec.height, spec.width))
+            for i, spec in enumerate(specs if masks else ())
+        ]
         for index, content in enumerate(_parts(file, found.sizes)):
+            for end, area, array in zip(accumulate(areas), areas, truths, strict=True):
+                array.write(content[end - area : end])
             try:
-                decoded = images.decode(content, specs).result()
+                decoded = images.decode(content[sum(areas) :], specs).result()
             except ImageError as error:
                 name = found.names[index][:100]
                 raise refusal(error, f"Image {name}", {"index": index}) from error
             for array, pixels in zip(arrays, decoded, strict=True):
                 array.write(pixels.tobytes())
-        for array in arrays:
+        for array in [*arrays, *truths]:
             array.flush()
             os.fsync(array.fileno())
     return [spec.to_dict() for spec in specs]
+
+
+def _array(stack: ExitStack, path: Path, shape: tuple[int, ...]) -> BinaryIO:
+    """A new file of an array of bytes, which follow."""
+    file = stack.enter_context(path.open("wb"))
+    header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file
 
 
 def read_texts(field: str) -> list[str]:

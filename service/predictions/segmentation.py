@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from data.images import to_png
+from data.images import class_color, to_png
 from service.predictions.images import Predictions
 from service.predictions.served import Served
 
@@ -66,7 +66,7 @@ def _describe(logits: np.ndarray, pixels: np.ndarray, served: Served) -> Segment
     artifact, classes = served.artifact, logits.argmax(0).astype(np.uint8)
     shares = np.bincount(classes.ravel(), minlength=len(artifact.labels)) / classes.size
     legend: list[SegmentedClass] = [
-        {"index": i, "label": label, "color": f"#{bytes(color(i)).hex()}", "share": share}
+        {"index": i, "label": label, "color": f"#{bytes(class_color(i)).hex()}", "share": share}
         for i, (label, share) in enumerate(zip(artifact.labels, shares.tolist(), strict=True))
     ]
     return {
@@ -83,19 +83,7 @@ def _describe(logits: np.ndarray, pixels: np.ndarray, served: Served) -> Segment
 def class_map(classes: np.ndarray) -> bytes:
     """An indexed PNG of classes (H, W) uint8."""
     image = Image.fromarray(classes, "P")
-    image.putpalette([part for index in range(256) for part in color(index)])
+    image.putpalette([part for index in range(256) for part in class_color(index)])
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return buffer.getvalue()
-
-
-def color(index: int) -> tuple[int, int, int]:
-    """The color of a class 0..255: that of PASCAL VOC's masks, whose class 0 is black.
-
-    Bit i of red, green and blue comes from the i-th triple of the index's bits, highest first.
-    """
-    parts = [0, 0, 0]
-    for place in range(8):
-        for channel in range(3):
-            parts[channel] |= (index >> (3 * place + channel) & 1) << (7 - place)
-    return parts[0], parts[1], parts[2]

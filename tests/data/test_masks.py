@@ -1,6 +1,7 @@
 """Images with masks: what is read of each form, how what is broken is named, and scenes."""
 
 import io
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from PIL import Image
 from data.datasets import scenes
 from data.datasets.scenes import PHOTOS, SIDE, SIZES
 from data.errors import DataError
+from data.formats.masks import zipped_masks
 from data.images import ImageSpec, fit_mask, to_pixels
 from data.masks import KNOWN_MASKS, open_masks
 from data.sets import load_masks
@@ -20,6 +22,12 @@ from tests.exported import write_idx
 
 LABELS = ["sky", "road", "car"]
 INDICES = np.array([[0, 1, 2], [2, 255, 0]], np.uint8)  # 2 rows of 3 pixels
+
+
+def encoded(array: np.ndarray, form: str) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(array).save(stream, form)
+    return stream.getvalue()
 
 
 def png(array: np.ndarray, mode: str | None = None) -> bytes:
@@ -33,6 +41,7 @@ def png(array: np.ndarray, mode: str | None = None) -> bytes:
 
 
 IMAGE = png(np.zeros((2, 3, 3), np.uint8))
+JPEG = encoded(np.zeros((2, 3), np.uint8), "JPEG")
 PAIRS = {"images/b.png": IMAGE, "masks/b.png": png(INDICES)}
 PAIRS |= {"images/a/c.png": IMAGE, "masks/a/c.png": png(INDICES[::-1], "P")}
 ADE = {"images/training/a.png": IMAGE, "annotations/training/a.png": png(INDICES % 255 + 1)}
@@ -92,7 +101,7 @@ def test_the_form_of_ade20k_counts_classes_from_one(
          "^set/masks/b.png must have the size of its image, 3 x 2, got 3 x 3"),
         ({"masks/b.png": IMAGE[:30]}, "^set/masks/b.png: the image data is broken"),
         ({"masks/b.png": b""}, "^set/masks/b.png: not an image"),
-        ({"images/d.png": IMAGE}, "^set/images/d.png has no mask in masks"),
+        ({"images/d.png": IMAGE}, "^set/images/d.png has no mask masks/d.png"),
         ({"masks/d.png": png(INDICES)}, "^set/masks/d.png has no image in images"),
         ({"images/b.png": b"text"}, "^set/images/b.png: not an image"),
     ],
@@ -110,6 +119,7 @@ def test_pairs_that_do_not_fit_are_refused_when_they_are_opened(
         (png(INDICES + (INDICES == 1) * np.uint8(6)),
          "^set/masks/b.png, row 0, column 1: 7 is no class: they are 0 to 2, and 255 is ignored"),
         (png(np.zeros((2, 3, 3), np.uint8)), r"b.png must hold an index for each pixel, .* \(RGB"),
+        (JPEG, "^set/masks/b.png must be a PNG: other formats change indices"),
     ],
 )  # fmt: skip
 def test_masks_that_are_none_are_named_when_they_are_read(
@@ -137,6 +147,44 @@ def test_folders_without_masks_or_names_are_refused(
     folder = write(tmp_path / "set", files)
     with pytest.raises(DataError, match=message):
         open_masks(folder, **options)  # pyright: ignore[reportArgumentType] - of several types
+
+
+def zipped(files: Mapping[str, bytes], root: str = "") -> zipfile.ZipFile:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(root + name, content)
+    return zipfile.ZipFile(stream)
+
+
+@pytest.mark.parametrize("root", ["", "scenes/"])
+def test_a_zip_of_pairs_is_read_like_a_folder(root: str) -> None:
+    extra = {f"{root}masks/notes.txt": b"", "__MACOSX/images/._b.png": b""}
+    found = zipped_masks(zipped({root + k: v for k, v in PAIRS.items()} | extra), "a.zip", LABELS)
+    assert found.names == ["a/c.png", "b.png"] and found.read(1) == IMAGE
+    assert np.array_equal(found.mask_reader(0), INDICES[::-1])
+    assert np.array_equal(found.mask_reader(1), INDICES)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"a.png": IMAGE}, "^a.zip must hold the folders images and masks"),
+        ({"images/d.png": IMAGE}, "^a.zip must hold the folders images and masks"),
+        (PAIRS | {"masks/b.png": png(np.zeros((3, 3), np.uint8))},
+         "^a.zip/masks/b.png must have the size of its image, 3 x 2, got 3 x 3"),
+        (PAIRS | {"images/d.png": IMAGE}, "^a.zip/images/d.png has no mask masks/d.png"),
+    ],
+)  # fmt: skip
+def test_a_zip_without_pairs_is_refused(files: dict[str, bytes], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        zipped_masks(zipped(files), "a.zip", LABELS)
+
+
+def test_a_mask_of_too_many_pixels_is_refused() -> None:
+    found = zipped_masks(zipped(PAIRS), "a.zip", LABELS, max_pixels=5)
+    with pytest.raises(DataError, match="^a.zip/masks/b.png: 3 x 2 is more than 5 pixels"):
+        found.mask_reader(1)
 
 
 def test_known_sets_keep_their_classes(data_folder: Path) -> None:

@@ -20,6 +20,7 @@ from robustness.attacks.base import Attack, Batch, Search
 from robustness.attacks.pgd import FGSM, PGD, SegPGD, pgd
 from robustness.evaluation import evaluate
 from robustness.kinds import NotPossible
+from robustness.report.exhibits import Pixels, collect
 from robustness.report.schema import Report
 from robustness.spec import ATTACKS, EvaluationSpec
 from robustness.target import MaskTarget
@@ -199,6 +200,27 @@ def test_report_holds_pixel_accuracy_and_iou_before_and_under_attack(tmp_path: P
     assert "pixels of an image" in report.definitions["clean"] and "mean_iou" in report.definitions
 
 
+def test_the_report_shows_what_an_attack_did_to_the_classes_of_pixels(tmp_path: Path) -> None:
+    target, images = mask_target(Threshold()), scenes(40)
+    report = evaluate(spec_of(), [target], images, tmp_path)
+    masks = target.truth(images)
+    assert masks is not None
+    shown, _ = collect(tmp_path, report, target.torch_model, masks)
+    losses = []
+    for one, views in shown:
+        assert isinstance(views, Pixels) and one.clean.pixel_accuracy is not None
+        mask, before, after = views.classes
+        counted = mask != IGNORED
+        assert np.array_equal(mask, masks[one.sample.index])
+        assert (before == mask)[counted].mean() == pytest.approx(one.clean.pixel_accuracy)
+        right = (after == mask)[counted].mean()
+        assert right == pytest.approx(one.attack.confirmed_pixel_accuracy)
+        losses.append(one.clean.pixel_accuracy - right)
+        assert all(picture.shape == (3, *mask.shape) for picture in views.class_maps)
+        assert (views.class_maps[0][:, ~counted] == 1).all()
+    assert len(shown) == 15 and min(losses[:12]) > max(losses[12:])
+
+
 def test_two_segmenters_are_compared_image_by_image(tmp_path: Path) -> None:
     class Shifted(Threshold):
         """Takes more pixels for dark."""
@@ -301,7 +323,10 @@ def test_artifact_is_evaluated_verified_and_gated_from_the_command_line(
     [model] = report["summary"]["models"]
     assert report["summary"]["warnings"] == []
     assert model["attacks"][2]["name"] == "segpgd" and model["attacks"][2]["gradients"]
-    assert "Pixels classified correctly" in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert "Pixels classified correctly" in page and "lost most of their right pixels" in page
+    for title in ("mask", "prediction before", "prediction after"):
+        assert page.count(f'<span class="frame-title">{title}</span>') == 12
     assert "mIoU" in (tmp_path / "card.md").read_text()
     assert main(["verify", str(tmp_path), "--artifact", folder, "--data", data]) == 0
     changed = json.dumps(report).replace(f'"top1": {model["clean"]["top1"]}', '"top1": 0.99')

@@ -39,14 +39,17 @@ class Front:
     """The routes under the service's error shape, called in process."""
 
     def __init__(self, state: Path, artifacts: dict[str, Artifact], **settings: Any) -> None:
-        root = artifacts["fashion-elliptical"].folder.parent
-        self.settings = Settings(state=state, models=[root], **settings)
+        roots = sorted({artifact.folder.parent for artifact in artifacts.values()})
+        self.settings = Settings(state=state, models=roots, **settings)
         self.store = JobStore(self.settings.database_url)
 
         def find_model(name: str | None, task: Task) -> Artifact:
             name = name or ("fashion-elliptical" if task == IMAGES else "tiny-transject")
-            if name not in artifacts or artifacts[name].manifest.task != task:
+            if name not in artifacts:
                 raise ApiError(404, "unknown_model", f"There is no model {name!r}.")
+            own = artifacts[name].manifest.task
+            if own != task:
+                raise ApiError(422, "wrong_task", f"{name} reads else.", {"task": own})
             return artifacts[name]
 
         self.decoders = Decoders(self.settings)

@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
+from data.images import class_color as color
 from data.images import decode_image, to_input
 from runtimes.artifact import Artifact
 from runtimes.registry import open_runtime
-from service.predictions.segmentation import color
 from service.settings import Settings
 from tests.service.conftest import png, serving
 from tests.service.front import check_error
