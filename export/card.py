@@ -161,7 +161,9 @@ def _robustness(result: dict[str, Any] | None, samples: str) -> str:
 
 def _accuracy(figure: dict[str, Any]) -> str:
     low, high = map(_percent, figure["ci"])
-    return f"{_percent(figure['top1'])} ({low} to {high})"
+    found = f"{_percent(figure['top1'])} ({low} to {high})"
+    shown = [f"{name} {figure[name]:.3f}" for name in ("perplexity", "ratio") if figure.get(name)]
+    return ", ".join([found, *shown])
 
 
 def _percent(share: float) -> str:

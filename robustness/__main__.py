@@ -286,7 +286,7 @@ def _open(spec: EvaluationSpec, data: str, models: "Sequence[Artifact | Target]"
         raise ValueError(f"{works}, and {first.name!r} reads {_reads(first)}")
     opened = open_texts if spec.on_texts else open_images
     try:
-        return opened(data, label_names=first.labels, class_map=spec.class_map)
+        return opened(data, label_names=first.labels or None, class_map=spec.class_map)
     except ClassMismatch as error:
         raise ValueError(f"{error}. {MAP_CLASSES.format(option='--class-map')}") from error
 
@@ -306,10 +306,7 @@ def _reads(model: "Artifact | Target") -> str:
 
     if isinstance(model, Target):
         return f"{model.reads}s"
-    task = TASKS[model.manifest.task]
-    if not task.labeled:
-        raise ValueError(f"only classes are attacked, and {model.name} is a {task.title}")
-    return task.reads
+    return TASKS[model.manifest.task].reads
 
 
 def _announcement(

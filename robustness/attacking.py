@@ -60,8 +60,8 @@ class EvaluationContext:
     @property
     def in_full(self) -> bool:
         """Whether fooled inputs are attacked to the end: at the border, rounding decides."""
-        pixels = self.target.task.answer == "pixels"  # of which some are always right
-        return self.target.rounds or pixels or self.spec.in_full(self.num_classes)
+        several = self.target.task.answer != "class"  # of pixels or tokens some are always right
+        return self.target.rounds or several or self.spec.in_full(self.num_classes)
 
     def say(self, stage: str) -> None:
         """Name what is running."""
@@ -204,7 +204,8 @@ def _attack(context: EvaluationContext, block: Block, cell: Cell) -> AttackResul
         if "nearest" in stored:
             nearest.append(stored["nearest"])
     variants: list[Variant] = [shard.variant for shard in made_by]
-    return combine(block.clean, scorings, variants, np.minimum.reduce(nearest) if nearest else None)
+    near = np.minimum.reduce(nearest) if nearest else None
+    return combine(block.clean, scorings, variants, near, keeps=target.task.keeps)
 
 
 def _made(

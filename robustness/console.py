@@ -12,7 +12,7 @@ from robustness.report.schema import (
     Report,
 )
 from robustness.report.sentences import lines as sentences
-from robustness.report.sentences import p_value, points
+from robustness.report.sentences import measured, p_value, points
 
 
 def render(report: Report) -> str:
@@ -27,8 +27,8 @@ def render(report: Report) -> str:
         for certificate in model.certificates:
             lines += ["", *_certificate(certificate)]
     if summary.comparison is not None:
-        pixels = summary.models[0].clean.mean_iou is not None
-        lines += ["", *_comparison(summary.comparison, "sign test" if pixels else "exact McNemar")]
+        exact = summary.metric in ("accuracy", "stability")
+        lines += ["", *_comparison(summary.comparison, "exact McNemar" if exact else "sign test")]
     lines += [
         "",
         *sentences(summary),
@@ -58,6 +58,10 @@ def _table(model: ModelFigures) -> list[str]:
 def _row(name: str, point: str, figure: Figure, rest: str = "") -> str:
     interval = f"{_percent(figure.ci[0])} - {_percent(figure.ci[1])}"
     iou = "" if figure.mean_iou is None else f"   mIoU {_percent(figure.mean_iou)}"
+    if figure.perplexity is not None:
+        iou = f"   perplexity {measured(figure.perplexity, figure.perplexity_ci)}"
+    if figure.ratio is not None:
+        iou += f"   ratio {measured(figure.ratio, figure.ratio_ci)}"
     return f"  {name:12}{point:>9}  {_percent(figure.top1):>6}  {interval:^15}{rest}{iou}".rstrip()
 
 

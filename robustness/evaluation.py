@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from robustness.spec import (
     parse_gate,
 )
 from robustness.target import Target, torch_threads
-from robustness.text_target import open_model
+from robustness.text_target import LanguageTarget, open_model
 from runtimes.artifact import Artifact
 
 __all__ = ["Cancelled", "Inputs", "Progress", "Executor", "evaluate"]
@@ -209,7 +210,8 @@ def _check(spec: EvaluationSpec, targets: Sequence[Target], inputs: Inputs) -> N
         [got] = kinds - {wanted}
         raise NotPossible(f"attacks: {spec.attacks[0].label!r} works on {wanted}s, got {got}s")
     _check_task(spec, targets, inputs)
-    _check_labels(inputs.labels, num_classes=len(targets[0].labels))
+    if targets[0].task.answer != "tokens":
+        _check_labels(inputs.labels, num_classes=len(targets[0].labels))
     _check_attacks(spec, targets)
 
 
@@ -217,16 +219,33 @@ def _check_task(spec: EvaluationSpec, targets: Sequence[Target], inputs: Inputs)
     """Refuse what says nothing about the answers of a model: a class, or one for every pixel."""
     target, task = targets[0], targets[0].task
     if any(other.task.answer != task.answer for other in targets):
-        raise NotPossible("compare_with must answer as model does: classes, or those of pixels")
+        raise NotPossible(
+            "compare_with must answer as model does: classes, those of pixels, or next tokens"
+        )
     pixels = task.answer == "pixels"
     if isinstance(inputs, MaskSet) != pixels:
         got, needed = ("no masks", "masks") if pixels else ("masks", "classes of whole images")
         raise NotPossible(f"inputs must have {needed} for {target.name!r}, got {got}")
-    if pixels and (spec.top_k != [1] or spec.class_map is not None):
-        raise NotPossible("top_k must be 1 and class_map be left out for the classes of pixels")
+    if task.answer != "class" and (spec.top_k != [1] or spec.class_map is not None):
+        what = "the classes of pixels" if pixels else "next tokens"
+        raise NotPossible(f"top_k must be 1 and class_map be left out for {what}")
+    if task.answer == "tokens":
+        _check_tokens(spec, cast(Sequence[LanguageTarget], targets), cast(TextSet, inputs))
     if spec.gate is not None and parse_gate(spec.gate).metric not in task.gates:
         known = " or ".join(task.gates)
         raise NotPossible(f"gate must compare {known} for {target.name!r}, got {spec.gate[:60]!r}")
+
+
+def _check_tokens(spec: EvaluationSpec, targets: Sequence[LanguageTarget], texts: TextSet) -> None:
+    """Refuse perplexities that say nothing of each other, or of a text."""
+    first, *others = (target.require_tokenizer() for target in targets)
+    if any(other.to_bytes() != first.to_bytes() for other in others):
+        raise NotPossible("compare_with must have the same tokens as model: perplexity is by token")
+    if spec.stop == "early":
+        raise NotPossible("stop must be 'end' for a language model: no sequence bounds perplexity")
+    for name, text in zip(texts.names, texts, strict=True):
+        if len(first.ids([text], 2)[0]) < 2:
+            raise NotPossible(f"inputs must hold at least two tokens each, got fewer in {name}")
 
 
 def _check_attacks(spec: EvaluationSpec, targets: Sequence[Target]) -> None:

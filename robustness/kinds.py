@@ -5,8 +5,9 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from runtimes.tasks import Answer
+
 InputKind = Literal["image", "text"]
-Answer = Literal["class", "pixels"]  # one class for an input, or one for each of its pixels
 Variant = Literal["plain", "stopped", "full"]  # how gradients treat m of elliptical attention
 
 Shows = Literal["scores", "top-k", "label"]  # what an attacker sees of an answer
@@ -20,6 +21,8 @@ OF_ANSWERS: dict[Answer, str] = {
     "class": "weighs the pixels of a segmenter, and {name} answers with one class: use pgd",
     "pixels": "changes the class of a whole input, and {name} answers with one for each pixel: use "
     "fgsm, pgd or segpgd",
+    "tokens": "is about the class of an input, and {name} answers with the next token: use "
+    "word-swap",
 }
 """By what a model answers with, why an attack makes no sense for it."""
 

@@ -31,9 +31,11 @@ from robustness.scoring import Answers, ask, combine, score, score_clean
 from robustness.spec import Cell
 from robustness.store import Shard
 from robustness.target import Target
+from robustness.tasks import Classification
 
 _ERRORS = {"fp32": 1e-4}  # of a difference of logits, as a share of the largest one
 _LOW_PRECISION_ERROR = 3e-2
+_CLASSES = Classification()
 
 
 class Refuted(Exception):
@@ -78,23 +80,11 @@ def decide(reported: np.ndarray, ranks: Sequence[np.ndarray]) -> tuple[np.ndarra
     return wrong, (reported != exact) & ~wrong
 
 
-def shifted(logits: np.ndarray, labels: np.ndarray, share: float) -> np.ndarray:
-    """Logits (N, K, ...) with the label's moved by a share of the largest one of each input."""
-    moved = logits.astype(np.float64)
-    size = np.abs(moved).max(axis=tuple(range(1, moved.ndim)))
-    step = share * np.where(np.isfinite(size), size, 0.0)
-    own = np.where(labels < moved.shape[1], labels, 0)[:, None]  # pixels without a class
-    there = np.take_along_axis(moved, own, axis=1)
-    step = step.reshape(-1, *[1] * (moved.ndim - 1))
-    np.put_along_axis(moved, own, there + step, axis=1)
-    return moved
-
-
 def may_be_best(logits: np.ndarray, index: np.ndarray, *, error: float) -> np.ndarray:
     """Where a reported class (N,) may be the one with the largest logit, (N,) bool."""
     known = (index >= 0) & (index < logits.shape[1])
     chosen = np.where(known, index, 0)
-    raised = label_rank(shifted(logits, chosen, error), chosen) == 0
+    raised = label_rank(_CLASSES.shifted(logits, chosen, error), chosen) == 0
     return known & (raised | ~np.isfinite(logits).all(axis=1))
 
 
@@ -157,8 +147,8 @@ class _Rescorer:
         chosen = self.whole.take(self.rows)
         served = self.target.predict(chosen.inputs, self.meter)
         blind = np.zeros(len(self.rows), bool)
-        moved = [shifted(served, chosen.labels, share) for share in self.shifts]
         task, labels = self.target.task, chosen.labels
+        moved = [task.shifted(served, labels, share) for share in self.shifts]
         clean = [score_clean(task, each, each, each, labels, blind) for each in moved]
         self._flags("clean", self.stored.clean.rank, [each.rank for each in clean])
         self._classes("on the clean input", self.stored.clean.index, served)
@@ -179,17 +169,21 @@ class _Rescorer:
         shards = cell_shards(self.target, self.start, cell)
         variants: list[Variant] = [shard.variant for shard in shards]
         scored: list[list[Scoring]] = [[] for _ in self.shifts]
+        task = self.target.task
         for position, shard in enumerate(shards):
             made = self._made(shard, cell.budget)
             size = shard.part.size(self.whole, made, cell.budget)[self.rows]
             chosen = made.take(self.rows)
             answers = ask(self.target, chosen.inputs, self.meter, in_8bit=shard.part.in_8bit)
             for each, share in zip(scored, self.shifts, strict=True):
-                moved = Answers(*(shifted(logits, chosen.labels, share) for logits in answers))
-                each.append(score(self.target.task, moved, chosen.labels, size))
+                moved = Answers(*(task.shifted(logits, chosen.labels, share) for logits in answers))
+                each.append(score(task, moved, chosen.labels, size))
             worst = found.worst[self.at] == position
             self._classes(f"under {where}", found.index, answers.served, where=worst)
-        again = [combine(own, each, variants) for own, each in zip(clean, scored, strict=True)]
+        again = [
+            combine(own, each, variants, keeps=task.keeps)
+            for own, each in zip(clean, scored, strict=True)
+        ]
         for name in ("robust", "confirmed", "confirmed_8bit"):
             ranks = [getattr(each, name) for each in again]
             self._flags(f"{where}, {name}", getattr(found, name), ranks)
@@ -224,9 +218,9 @@ class _Rescorer:
         search = Search(seeds=cell.attack.seeds(self.report.seed, cell.budget, chosen.inputs))
         made = cell.attack.run(self.target, chosen, cell.budget, search)
         logits = self.target.predict(made.inputs, self.meter)
-        moved = [shifted(logits, chosen.labels, share) for share in self.shifts]
-        where = cell.budget.text.replace(":", " ")
         task = self.target.task
+        moved = [task.shifted(logits, chosen.labels, share) for share in self.shifts]
+        where = cell.budget.text.replace(":", " ")
         self._flags(where, found.rank, [task.rank(each, chosen.labels) for each in moved])
         self._classes(f"under {where}", found.index, logits)
 
@@ -280,7 +274,7 @@ class _Rescorer:
     def _decide(
         self, stored: np.ndarray, ranks: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """See `decide`; the number of an image's wrong pixels lies between the two others."""
+        """See `decide`; the number of what is wrong in an input lies between the two others."""
         own = stored[self.at]
         if self.target.task.answer == "class":
             return decide(own == 0, ranks)
@@ -291,7 +285,7 @@ class _Rescorer:
     def _classes(
         self, what: str, stored: np.ndarray, logits: np.ndarray, *, where: np.ndarray | bool = True
     ) -> None:
-        if self.target.task.answer == "pixels":  # of a class of most pixels there may be two
+        if self.target.task.answer != "class":  # of a class of most pixels there may be two
             return
         error = self.shifts[-1]
         wrong = ~may_be_best(logits, stored[self.at], error=error)

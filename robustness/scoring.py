@@ -123,6 +123,8 @@ def combine(
     scorings: Sequence[Scoring],
     variants: Sequence[Variant],
     nearest: np.ndarray | None = None,
+    *,
+    keeps: bool = True,
 ) -> AttackResult:
     """The per-sample worst over all that one attack did at one point.
 
@@ -131,11 +133,13 @@ def combine(
         scorings: one per part and gradient variant, of the same samples.
         variants: the variant of each; what has no variant counts for every one.
         nearest: (N,) distance of the nearest adversarial input, if the attack looks for it.
+        keeps: whether clean inputs count, see `robustness.tasks.Task`.
     """
 
     def worst_rank(name: str, chosen: Sequence[Scoring]) -> np.ndarray:
-        """The largest of one kind of rank, clean inputs included."""
-        return np.maximum.reduce([clean.rank, *(getattr(j, name) for j in chosen)])
+        """The largest of one kind of rank, clean inputs included where these count."""
+        floor = [clean.rank] if keeps else []
+        return np.maximum.reduce([*floor, *(getattr(j, name) for j in chosen)])
 
     kinds = [v for v in GRADIENTS if v in variants] or ["plain"]
     pairs = list(zip(scorings, variants, strict=True))
@@ -160,19 +164,23 @@ def combine(
         distance=shown("distance"),
         nearest=np.full(len(worst), np.inf) if nearest is None else nearest,
         finite=np.logical_and.reduce([j.finite for j in scorings]),
-        tables=_worst_tables(clean, scorings),
+        tables=_worst_tables(clean, scorings, keeps=keeps),
     )
 
 
-def _worst_tables(clean: CleanResult, scorings: Sequence[Scoring]) -> np.ndarray | None:
-    """For each of the three ranks the tables of the answer that it is of, (3, 3, K, N)."""
+def _worst_tables(
+    clean: CleanResult, scorings: Sequence[Scoring], *, keeps: bool
+) -> np.ndarray | None:
+    """For each of the three ranks the tables of the answer that it is of, (3, ..., K, N)."""
     if clean.tables is None:
         return None
     found = []
     for place, name in enumerate(("torch_rank", "served_rank", "eight_bit_rank")):
-        ranks = [clean.rank, *(getattr(j, name) for j in scorings)]
+        ranks = [getattr(j, name) for j in scorings]
         own = [j.tables[place] for j in scorings if j.tables is not None]
-        found.append(worst_tables(ranks, [clean.tables, *own]))
+        if keeps:
+            ranks, own = [clean.rank, *ranks], [clean.tables, *own]
+        found.append(worst_tables(ranks, own))
     return np.stack(found)
 
 

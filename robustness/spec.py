@@ -1,12 +1,12 @@
 """What an evaluation is asked to do: read strictly, refused with the field and the rule."""
 
 import math
+import operator
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 from pydantic import (
@@ -57,11 +57,20 @@ GateMetric = Literal[
     "proved_accuracy",
     "robust_pixel_accuracy",
     "clean_pixel_accuracy",
+    "perplexity_ratio",
 ]
 CLEAN_METRICS: tuple[GateMetric, ...] = ("clean_accuracy", "clean_pixel_accuracy")
-GateOperator = Literal[">=", ">"]
+UPPER_METRICS: tuple[GateMetric, ...] = ("perplexity_ratio",)
+"""Those that are good where they are small, and at least 0: all others lie in [0, 1]."""
+GateOperator = Literal[">=", ">", "<=", "<"]
 
-_GATE = re.compile(r"\s*(\w+)\s*(>=|>)\s*(\S+)\s*", re.ASCII)
+_OPERATORS: dict[GateOperator, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    ">": operator.gt,
+    "<=": operator.le,
+    "<": operator.lt,
+}
+_GATE = re.compile(r"\s*(\w+)\s*([<>]=?)\s*(\S+)\s*", re.ASCII)
 CLEAN_EVALUATIONS = 2  # of one clean input: the PyTorch model with its gradient, the served model
 SAMPLES = 32  # inputs that sanity checks ask about
 ALONE = 4  # of them one by one
@@ -132,7 +141,9 @@ if TYPE_CHECKING:
     AnyAttack = Attack
 else:
     AnyAttack = Annotated[
-        reduce(or_, ATTACKS.values()), Field(discriminator="name"), WrapValidator(_one_attack)
+        reduce(operator.or_, ATTACKS.values()),
+        Field(discriminator="name"),
+        WrapValidator(_one_attack),
     ]
 
 
@@ -203,7 +214,8 @@ class EvaluationSpec(Strict, frozen=True, json_schema_extra={"examples": EXAMPLE
         max_length=200,
         description="condition on the lower bound of an interval: robust_accuracy, "
         "clean_accuracy or proved_accuracy, of segmenters robust_pixel_accuracy or "
-        "clean_pixel_accuracy, >= or >, and a number in [0, 1]",
+        "clean_pixel_accuracy, >= or >, and a number in [0, 1]; of language models the upper bound "
+        "of perplexity_ratio, <= or <, and a positive number",
     )
     stop: Literal["end", "early"] = Field(
         default="end",
@@ -320,7 +332,7 @@ class EvaluationSpec(Strict, frozen=True, json_schema_extra={"examples": EXAMPLE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """A condition on the lower bound of an accuracy's interval, so that luck does not pass."""
+    """A condition on the worse bound of a figure's interval, so that luck does not pass."""
 
     metric: GateMetric
     op: GateOperator
@@ -328,7 +340,11 @@ class Gate:
 
     def holds(self, value: float) -> bool:
         """Whether a value satisfies the condition."""
-        return value >= self.threshold if self.op == ">=" else value > self.threshold
+        return _OPERATORS[self.op](value, self.threshold)
+
+    def bound(self, ends: tuple[float, float]) -> float:
+        """Which end of an interval is compared."""
+        return ends[self.metric in UPPER_METRICS]
 
     def decided(self, low: float, high: float) -> bool:
         """Whether an interval lies on one side of the threshold."""
@@ -340,7 +356,7 @@ def parse_gate(text: str) -> Gate:
 
     Args:
         text: `metric op threshold`; the metric is one of `GateMetric`, the operator >= or >, the
-            threshold lies in [0, 1].
+            threshold lies in [0, 1]; of `UPPER_METRICS` <= or <, and a positive number.
 
     Raises:
         ValueError: the text is no such condition.
@@ -351,12 +367,17 @@ def parse_gate(text: str) -> Gate:
         raise ValueError(
             f"gate must read 'METRIC >= NUMBER' with METRIC {known}, got {text[:60]!r}"
         )
+    upper = match[1] in UPPER_METRICS
+    if match[2] not in (("<=", "<") if upper else (">=", ">")):
+        known = "<= or <" if upper else ">= or >"
+        raise ValueError(f"gate must compare {match[1]} by {known}, got {match[2]!r}")
     try:
         threshold = float(match[3])
     except ValueError:
         threshold = math.nan
-    if not 0 <= threshold <= 1:
-        raise ValueError(f"gate must compare with a number in [0, 1], got {match[3][:40]!r}")
+    if not (0 < threshold < math.inf if upper else 0 <= threshold <= 1):
+        numbers = "a positive number" if upper else "a number in [0, 1]"
+        raise ValueError(f"gate must compare with {numbers}, got {match[3][:40]!r}")
     return Gate(
         metric=cast(GateMetric, match[1]), op=cast(GateOperator, match[2]), threshold=threshold
     )

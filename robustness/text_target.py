@@ -27,15 +27,18 @@ from robustness.target import (
     open_scorer,
     undisturbed,
 )
+from robustness.tasks import NextTokens, Task
 from runtimes.artifact import Artifact
 from runtimes.manifest import RANDOM, RANDOM_TOKENS
-from runtimes.tasks import MASKS
+from runtimes.surprise import score_tokens
+from runtimes.tasks import LANGUAGE, MASKS
 from runtimes.torch_model import load_torch_model
 
 Relabel = Callable[[str], int | None]
 """The true class of a text, or None where it is no text of the task."""
 
 _BATCH = 32
+_ALL_TOKENS = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +174,36 @@ class TextTarget(Target):
         return gradient[0].float().cpu().numpy()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageTarget(TextTarget):
+    """One language model under evaluation, asked in windows of `max_len` tokens.
+
+    Word Swap needs no gradients, so it has no PyTorch model.
+    """
+
+    task: ClassVar[Task] = NextTokens()
+
+    @property
+    def answer_shape(self) -> tuple[int, ...]:
+        """See `NextTokens`."""
+        return (3,)
+
+    def truth(self, part: Any) -> np.ndarray | None:
+        """Nothing of each text, (N, 0): it tells its own next tokens."""
+        return np.zeros((len(part), 0), np.int64)
+
+    def _batches(self, inputs: Inputs) -> Iterator[Inputs]:
+        for start in range(len(inputs)):
+            yield inputs[start : start + 1]
+
+    def _serve(self, inputs: Inputs) -> np.ndarray:
+        (ids,) = self.require_tokenizer().ids([str(text) for text in inputs], _ALL_TOKENS)
+        return np.array([score_tokens(ids, self.max_len, self._ask)], np.float32)
+
+    def _ask(self, tokens: np.ndarray) -> np.ndarray:
+        return self.runtime.predict({"tokens": tokens, "mask": np.ones_like(tokens, bool)})
+
+
 def open_model(artifact: Artifact, *, threads: int) -> Target:
     """Open the runtime that scores an artifact, its PyTorch model, and a text model's tokenizer.
 
@@ -187,9 +220,12 @@ def open_model(artifact: Artifact, *, threads: int) -> Target:
         "digest": artifact.digest,
         "labels": list(artifact.labels),
         "runtime": open_scorer(artifact, threads),
-        "torch_model": load_torch_model(artifact) if artifact.manifest.gradients else None,
         "notes": tuple(_notes(artifact)),
     }
+    if artifact.manifest.task == LANGUAGE:
+        options = {"tokenizer": artifact.tokenizer(), "max_len": artifact.text_spec.max_len}
+        return LanguageTarget(**common, torch_model=None, **options)
+    common["torch_model"] = load_torch_model(artifact) if artifact.manifest.gradients else None
     if artifact.manifest.reads == "images":
         kind = MaskTarget if artifact.manifest.task == MASKS else ImageTarget
         return kind(**common, image_spec=artifact.image_spec, graph=artifact.graph)
@@ -200,7 +236,13 @@ def open_model(artifact: Artifact, *, threads: int) -> Target:
 
 
 def _notes(artifact: Artifact) -> Iterator[str]:
-    """What was not tried of an imported model, or not on real inputs."""
+    """What was not tried of an imported model, or not on real inputs; and what sees ahead."""
+    options = artifact.manifest.config.get("attention_options", {})
+    if options.get("causal_metric") == "segment":
+        yield (
+            f"{artifact.name} sees what it predicts (causal_metric=segment): its perplexity is not "
+            "that of a causal model."
+        )
     source = artifact.manifest.source
     if source is None:
         return

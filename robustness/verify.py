@@ -263,10 +263,10 @@ def _counts(part: Any) -> Iterator[int]:
 def _truth(
     report: Report, results: Sequence[ModelResult], labels: np.ndarray | None
 ) -> np.ndarray | None:
-    """The labels of a report; of a segmenter, which tells none, those that its results hold."""
+    """The labels of a report; of models of no classes those that its results hold."""
     task = results[0].target.task
-    masks = task.answer == "pixels" and report.summary.metric == task.metric
-    return results[0].clean.label if masks else labels
+    own = task.answer != "class" and report.summary.metric == task.metric
+    return results[0].clean.label if own else labels
 
 
 def _wrong_figures(
@@ -367,7 +367,7 @@ def _opened_source(report: Report, target: Target, data: str) -> ImageSet | Text
     if target.task.answer == "pixels":
         return open_masks(data, label_names=labels)
     opened = open_texts if target.reads == "text" else open_images
-    return opened(data, label_names=labels, class_map=report.spec.class_map)
+    return opened(data, label_names=labels or None, class_map=report.spec.class_map)
 
 
 def _places(report: Report, source: ImageSet | TextSet) -> list[int]:

@@ -16,6 +16,7 @@ TEXTS: Task = "text-classification"
 MASKS: Task = "image-segmentation"
 LANGUAGE: Task = "language-model"
 Reads = Literal["images", "texts"]
+Answer = Literal["class", "pixels", "tokens"]  # of an input, of each of its pixels; next tokens
 Feed = Mapping[str, np.ndarray]
 """What a graph reads, by name."""
 MIN_AGREEMENT = 0.995
@@ -31,6 +32,7 @@ class TaskForm:
         purpose: the same for sentences: a model reads ...
         default: the setting that names the model to use where none is named.
         title: what a model is called.
+        answer: what it answers with.
         labeled: whether answers are classes with names.
         per_pixel: whether each pixel has logits of its own, (K, H, W).
         class_axis: of the logits, along which probabilities sum to 1.
@@ -43,6 +45,7 @@ class TaskForm:
     purpose: str
     default: str
     title: str
+    answer: Answer = "class"
     labeled: bool = True
     per_pixel: bool = False
     class_axis: int = 1
@@ -139,6 +142,7 @@ TASKS: dict[Task, TaskForm] = {
         purpose="images to segment",
         default="default_segmenter",
         title="image segmenter",
+        answer="pixels",
         per_pixel=True,
         stored=8,
     ),
@@ -147,6 +151,7 @@ TASKS: dict[Task, TaskForm] = {
         purpose="texts to score",
         default="default_language",
         title="language model",
+        answer="tokens",
         labeled=False,
         class_axis=2,
         compared=1000,

@@ -24,8 +24,9 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from core.names import nearest
-from robustness.kinds import ASKING, OF_ANSWERS, Answer, InputKind, Shows, Variant
+from robustness.kinds import ASKING, OF_ANSWERS, InputKind, Shows, Variant
 from robustness.parsing import L2_LIMIT, Radii, parse_eps
+from runtimes.tasks import Answer
 
 if TYPE_CHECKING:
     import torch
@@ -327,7 +328,7 @@ class Attack(Strict, frozen=True, json_schema_extra=_ask_for_name):
         if answer not in self.info.answers:
             return f"{self.label!r} {OF_ANSWERS[answer].format(name=repr(name))}"
         least = self.info.min_classes
-        if num_classes < least:
+        if answer != "tokens" and num_classes < least:
             return f"{self.label!r} needs at least {least} classes, and the model has {num_classes}"
         missing = {part.info.access for part in self.parts(num_classes)} - set(access)
         if "gradient" in missing:

@@ -31,6 +31,7 @@ class WordSwap(Attack, frozen=True):
         references=("arXiv:2406.13770",),
         what="random words become “AAA”",
         input="text",
+        answers=("class", "tokens"),
         access="none",
         budget="rate",
         by_chance=True,

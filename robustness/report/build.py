@@ -24,8 +24,17 @@ from robustness.results import (
     parts_of,
 )
 from robustness.sanity.checks import CONTRADICTED, find_warnings, not_tried, notes
-from robustness.spec import CLEAN_METRICS, Cell, EvaluationSpec, GateMetric, parse_gate
+from robustness.spec import (
+    CLEAN_METRICS,
+    UPPER_METRICS,
+    Cell,
+    EvaluationSpec,
+    Gate,
+    GateMetric,
+    parse_gate,
+)
 from robustness.store import SHARD_SIZE, content_digest
+from robustness.tasks import quotient
 
 _LIBRARIES = ("numpy", "onnxruntime", "pillow", "scipy", "torch", "torchattacks")
 
@@ -110,9 +119,8 @@ def _definitions(result: ModelResult, summary: schema.Summary) -> dict[str, str]
         "bracket": bool(model.brackets),
         "stability": summary.metric == "stability",
     }
-    known = dict(schema.DEFINITIONS)
-    if result.target.task.answer == "pixels":
-        known |= schema.PIXEL_DEFINITIONS
+    others = {"pixels": schema.PIXEL_DEFINITIONS, "tokens": schema.TOKEN_DEFINITIONS}
+    known = schema.DEFINITIONS | others.get(result.target.task.answer, {})
     found = {term: text for term, text in known.items() if has.get(term, True)}
     return found | ({"ci": schema.SEQUENCE} if spec.stop == "early" else {})
 
@@ -169,24 +177,36 @@ def _comparison(
     others = second.worst_ranks
     mine, theirs = first.largest_rank, second.largest_rank
 
-    def pair(own: np.ndarray, other: np.ndarray) -> schema.Pair:
-        """Both models' shares, from their ranks (N,)."""
+    def pair(own: np.ndarray, other: np.ndarray, *tables: np.ndarray | None) -> schema.Pair:
+        """Both models' shares, from their ranks (N,); and perplexities, from their tables."""
         shares = first.shares(own), second.shares(other)
-        return (_pixel_pair if first.target.task.answer == "pixels" else _pair)(*shares)
+        if first.target.task.answer == "class":
+            return _pair(*shares)
+        found, (one, two) = _pair_of_shares(*shares), tables
+        if one is None or first.target.task.answer != "tokens":
+            return found
+        return found.model_copy(update=quotient(one, two))
 
+    tables = first.worst_tables, second.worst_tables
+    unchanged = first.clean.tables, second.clean.tables
     found = schema.Comparison(
         first=first.target.name,
         second=second.target.name,
-        clean=pair(first.clean.rank, second.clean.rank),
-        worst={key: pair(rank, others[key]) for key, rank in first.worst_ranks.items()},
-        largest=None if mine is None or theirs is None else pair(mine, theirs),
+        clean=pair(first.clean.rank, second.clean.rank, *unchanged),
+        worst={
+            key: pair(rank, others[key], *(each.get(key) for each in tables))
+            for key, rank in first.worst_ranks.items()
+        },
+        largest=None
+        if mine is None or theirs is None
+        else pair(mine, theirs, first.largest_tables, second.largest_tables),
         finding="",
     )
     return found.model_copy(update={"finding": sentences.comparison(models, found, metric)})
 
 
-def _pixel_pair(first: np.ndarray, second: np.ndarray) -> schema.Pair:
-    """The pixel accuracies (N,) of two segmenters, image by image."""
+def _pair_of_shares(first: np.ndarray, second: np.ndarray) -> schema.Pair:
+    """The shares (N,) of pixels or tokens on which two models are right, input by input."""
     change = first - second
     better, worse = int((change > 0).sum()), int((change < 0).sum())
     return schema.Pair(
@@ -231,8 +251,8 @@ def _gate(
     # Without labels the model is compared with itself: clean accuracy is 1 whatever the model.
     meaningful = labelled or gate.metric not in CLEAN_METRICS
     figure = _gated(gate.metric, model)
-    lower = 0.0 if figure is None else figure.ci[0]
-    reason = _gate_reason(gate.metric, model, figure)
+    value = 0.0 if figure is None else gate.bound(_measured(gate.metric, figure)[1])
+    reason = _gate_reason(gate, model, figure)
     if spec.stop == "early" and figure is not None and not gate.decided(*figure.ci):
         reason += f"; not decided by all {model.samples} inputs"
     if unresolved:
@@ -240,13 +260,13 @@ def _gate(
         reason += f"; a figure with unresolved warnings ({codes}) passes no gate"
     if not labelled:
         reason += "; no labels were given, so this is stability, not accuracy"
-    passed = not unresolved and meaningful and figure is not None and gate.holds(lower)
+    passed = not unresolved and meaningful and figure is not None and gate.holds(value)
     return schema.GateResult(
         text=text,
         metric=gate.metric,
         op=gate.op,
         threshold=gate.threshold,
-        value=lower,
+        value=value,
         passed=passed,
         reason=reason,
         finding=sentences.gate(text, reason, passed=passed),
@@ -260,16 +280,24 @@ def _gated(metric: GateMetric, model: schema.ModelFigures) -> schema.Figure | No
     return model.clean if metric in CLEAN_METRICS else model.largest
 
 
-def _gate_reason(
-    metric: GateMetric, model: schema.ModelFigures, figure: schema.Figure | None
-) -> str:
+def _measured(metric: GateMetric, figure: schema.Figure) -> tuple[float, tuple[float, float]]:
+    """What of a figure a gate compares, with its interval."""
+    if metric == "perplexity_ratio" and figure.ratio is not None and figure.ratio_ci is not None:
+        return figure.ratio, figure.ratio_ci
+    return figure.top1, figure.ci
+
+
+def _gate_reason(gate: Gate, model: schema.ModelFigures, figure: schema.Figure | None) -> str:
+    metric = gate.metric
     if figure is None:
         missing = "proof" if metric == "proved_accuracy" else "attack"
         return f"no {missing} of the spec has a budget, so nothing was measured"
     where = "clean" if metric in CLEAN_METRICS else f"worst case {sentences.at_largest(model)}"
     if metric == "proved_accuracy":
         where = f"proved {sentences.at_proved(model)}"
-    return f"{where}: lower bound {figure.ci[0]:.4f} of {figure.top1:.4f}"
+    value, ends = _measured(metric, figure)
+    bound = "upper" if metric in UPPER_METRICS else "lower"
+    return f"{where}: {bound} bound {gate.bound(ends):.4f} of {value:.4f}"
 
 
 def _samples(

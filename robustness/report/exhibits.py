@@ -205,6 +205,8 @@ def collect(
         The examples, and why there are no maps of attention where these failed: they are optional
         and the evaluation is complete, so nothing that they raise may end it.
     """
+    if not report.data.labels:  # of a language model: no text is misled
+        return [], ""
     first = _read(folder, report, 0, None)
     size = first.clean.size if isinstance(first, Pixels) else 0
     chosen = choose(report.samples, pixel_bytes=size)

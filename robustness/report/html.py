@@ -34,6 +34,12 @@ FILE = "report.html"
 _HERE = Path(__file__).parent
 _TONES = ("first", "second")  # of the models
 _CLASSES = 40  # rows of the heat map: those of most classes are what an expert wants
+_QUANTITIES = {
+    "accuracy": "Classified correctly",
+    "stability": "Predictions kept",
+    "pixel accuracy": "Pixels classified correctly",
+    "token accuracy": "Next tokens predicted",
+}
 _TOP, _RIGHT, _BOTTOM, _LEFT = 14, 26, 44, 46
 _TICKS = 6
 _PER_LETTER = 3.7  # half the width of a letter of 12 px: labels closer than that would overlap
@@ -50,9 +56,11 @@ def _template() -> Template:
         undefined=StrictUndefined,
     )
     environment.filters |= {"percent": percent, "severity": "severity {}".format}
-    said = ("at_budget", "chance", "count", "interval", "lines", "p_value", "percent", "signed")
+    said = ("at_budget", "chance", "count", "interval", "lines", "measured", "p_value")
+    said += ("percent", "signed")
     environment.globals |= {name: getattr(sentences, name) for name in said}
-    environment.globals |= {"corrupted": _corrupted, "measured": _measured, "whole": _whole}
+    environment.globals |= {"corrupted": _corrupted, "readings_of": _readings, "whole": _whole}
+    environment.globals |= {"perplexities": _perplexities}
     environment.globals |= {"picture": _picture, "round": round, "weakest": _weakest}
     return environment.get_template("report.html.j2")
 
@@ -68,10 +76,7 @@ def render(report: Report, exhibits: Sequence[tuple[Example, Pixels | Texts | No
     ends = sentences.ends(report.spec)
     style = (_HERE / "report.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    quantity = "Classified correctly"
-    if report.summary.metric != "accuracy":
-        kept = report.summary.metric == "stability"
-        quantity = "Predictions kept" if kept else "Pixels classified correctly"
+    quantity = _QUANTITIES[report.summary.metric]
     return _template().render(
         report=report,
         summary=report.summary,
@@ -100,7 +105,7 @@ def render(report: Report, exhibits: Sequence[tuple[Example, Pixels | Texts | No
     )
 
 
-def _measured(model: ModelFigures) -> Iterator[tuple[Any, ...]]:
+def _readings(model: ModelFigures) -> Iterator[tuple[Any, ...]]:
     """The few numbers that matter: name, what it is, share and interval."""
     yield "clean", "before any attack", model.clean.top1, model.clean.ci
     if model.largest is not None:
@@ -113,6 +118,15 @@ def _measured(model: ModelFigures) -> Iterator[tuple[Any, ...]]:
     for one in model.certificates:
         first, about = one.curve[0], f"randomized smoothing, sigma {one.sigma}"
         yield "provable", about, first.share, first.ci
+
+
+def _perplexities(model: ModelFigures) -> Iterator[tuple[str, float, tuple[float, float]]]:
+    """Of a language model: name, value and interval."""
+    clean, largest = model.clean, model.largest
+    if clean.perplexity is not None and clean.perplexity_ci is not None:
+        yield "perplexity", clean.perplexity, clean.perplexity_ci
+    if largest is not None and largest.ratio is not None and largest.ratio_ci is not None:
+        yield "ratio", largest.ratio, largest.ratio_ci
 
 
 def _weakest(model: ModelFigures) -> list[ClassFigures]:

@@ -72,6 +72,19 @@ PIXEL_DEFINITIONS = {
     "ci": "95 % percentile interval of the bootstrap over images",
 }
 """Definitions in the report on a segmenter that other models have otherwise, or not at all."""
+TOKEN_DEFINITIONS = {
+    "clean": "share of the tokens of a text that the model thinks the likeliest after those before "
+    "them, the mean over texts, scored on the served model in windows of its context; the first "
+    "token is not predicted",
+    "robust": "the same of the changed text, whatever it was of the unchanged one",
+    "worst": "the lowest share of a text under every attack with that budget",
+    "perplexity": "of all tokens together: e to the mean of the negative logarithms of their "
+    "probabilities; changed words count as all others do",
+    "ratio": "perplexity of the changed texts over that of the unchanged ones",
+    "ci": "95 % percentile interval of the bootstrap over texts; of a ratio both perplexities are "
+    "of the same drawn texts",
+}
+"""The same in the report on a language model."""
 SEQUENCE = (
     "95 % confidence sequence: what the number of inputs alone leaves open, whenever one stops"
 )
@@ -93,7 +106,9 @@ class Figure(Part):
     """An accuracy in [0, 1] with its 95 % interval, and the same at other ranks.
 
     Of a segmentation it is the mean over images of their pixel accuracy; `mean_iou` with its
-    interval is of all pixels together.
+    interval is of all pixels together. Of a language model it is the mean over texts of the share
+    of tokens predicted right; `perplexity` is of all tokens together, and `ratio` how many times
+    as high it is as that of the unchanged texts.
     """
 
     top1: float
@@ -101,6 +116,10 @@ class Figure(Part):
     top_k: dict[str, float]
     mean_iou: float | None = None
     mean_iou_ci: tuple[float, float] | None = None
+    perplexity: float | None = None
+    perplexity_ci: tuple[float, float] | None = None
+    ratio: float | None = None
+    ratio_ci: tuple[float, float] | None = None
 
 
 class PartFigures(Part):
@@ -309,7 +328,9 @@ class Pair(Part):
     """Two models on the same samples: accuracies, difference with its 95 % interval, counts.
 
     `p_value` is that of the exact test of McNemar. Of segmentations the counts are of images on
-    which one model is right on more pixels, and the test is that of signs; `both` are alike.
+    which one model is right on more pixels, and the test is that of signs; `both` are alike. Of
+    language models it is of texts and tokens, and `perplexity` is the first one's over the
+    second's.
     """
 
     first: float
@@ -321,6 +342,8 @@ class Pair(Part):
     only_second: int
     neither: int
     p_value: float
+    perplexity: float | None = None
+    perplexity_ci: tuple[float, float] | None = None
 
 
 class Comparison(Part):
@@ -335,7 +358,7 @@ class Comparison(Part):
 
 
 class GateResult(Part):
-    """Whether the gate held; `value` is the lower bound it was compared with.
+    """Whether the gate held; `value` is the bound it was compared with.
 
     A figure with warnings passes no gate, and without labels clean accuracy, then 1 by definition,
     passes none.
@@ -364,7 +387,7 @@ class Summary(Part):
 
     headline: str
     findings: list[str]
-    metric: Literal["accuracy", "pixel accuracy", "stability"]
+    metric: Literal["accuracy", "pixel accuracy", "token accuracy", "stability"]
     top_k: list[int]
     models: list[ModelFigures]
     comparison: Comparison | None
@@ -376,7 +399,8 @@ class Summary(Part):
 class CleanFlags(Part):
     """One model on one unchanged sample; `probability` is None where logits are not finite.
 
-    Of a segmentation `index` is the class of most pixels, and `correct` says that all are right.
+    Of a segmentation `index` is the class of most pixels, and `correct` says that all are right. Of
+    a text of a language model `probability` is one over its perplexity.
     """
 
     index: int

@@ -55,6 +55,12 @@ def chance(probability: float) -> str:
     return f"<{NBSP}1{NBSP}%" if probability < 0.005 else percent(probability, 0)
 
 
+def measured(value: float, ci: tuple[float, float] | None) -> str:
+    """A perplexity, or a ratio of two, with its interval if any, "4.32 (4.21 to 4.44)"."""
+    found, *ends = [f"{one:.2f}" if one >= 2 else f"{one:.3f}" for one in (value, *(ci or ()))]
+    return f"{found} ({' to '.join(ends)})" if ends else found
+
+
 def interval(ci: tuple[float, float], samples: int) -> str:
     """Both ends of an interval, "62–81 %"."""
     low, high = (hundredths(end, _digits(samples)) for end in ci)
@@ -111,6 +117,13 @@ def of_attack(attack: AttackFigures, samples: int, metric: str, ends: str) -> st
     if attack.robust.mean_iou is not None:
         inputs = f"the pixels of {count(samples, 'image')}"
         ends = f"mean IoU {percent(attack.robust.mean_iou, samples)}; {ends}"
+    if (perplexity := attack.robust.perplexity) is not None:
+        right = f"{share} of the tokens of {count(samples, 'text')} ({ends} {inside})"
+        return (
+            f"Under {attack.title} {attack.description} the perplexity is "
+            f"{measured(perplexity, attack.robust.perplexity_ci)}, {_times(attack.robust)}; the "
+            f"model predicts {right} right."
+        )
     again = f"; {percent(attack.confirmed, samples)} as served"
     if attack.confirmed_8bit is not None:
         again += f", {percent(attack.confirmed_8bit, samples)} in 8 bit"
@@ -119,6 +132,11 @@ def of_attack(attack: AttackFigures, samples: int, metric: str, ends: str) -> st
         again += f". Misled by its parts in turn: {misled}"
     under = f"Under {attack.title} {attack.description} the model {kept} {share}"
     return f"{under} of {inputs} ({ends} {inside}){again}."
+
+
+def _times(figure: Figure) -> str:
+    """How high a perplexity is beside that of the unchanged texts."""
+    return f"{measured(figure.ratio or 1.0, figure.ratio_ci)} times as high"
 
 
 def at_proved(model: ModelFigures) -> str:
@@ -179,11 +197,16 @@ def of_figure(figure: Figure, samples: int, metric: str) -> str:
     """An accuracy with its interval, in a line."""
     share, ends = percent(figure.top1, samples), interval(figure.ci, samples)
     iou = "" if figure.mean_iou is None else f", {_iou(figure, samples)}"
+    if figure.perplexity is not None:
+        iou = f", perplexity {measured(figure.perplexity, figure.perplexity_ci)}"
     return f"{metric} {share}, 95{NBSP}% interval {ends}{iou}, {samples:,} samples"
 
 
 def outcome(model: ModelFigures) -> str:
-    """Accuracy before and under what was tried, "90 % → 43 %"."""
+    """Accuracy before and under what was tried, "90 % → 43 %"; of a language model perplexity."""
+    if model.clean.perplexity is not None:
+        found = [model.clean, *([model.largest] if model.largest else [])]
+        return " → ".join(measured(one.perplexity or 1.0, None) for one in found)
     clean, left = percent(model.clean.top1, model.samples), _left(model)
     return clean if left is None else f"{clean} → {percent(left, model.samples)}"
 
@@ -224,6 +247,8 @@ def early_stop(found: Data) -> str | None:
 
 def _classes(found: Data, metric: str, class_map: ClassMap | None) -> str:
     own, labels = listed(found.classes or [], CLASSES), listed(found.labels, CLASSES)
+    if metric == "token accuracy":
+        return "whose next tokens are predicted"
     if metric == "stability":
         return f"without labels; classes of the model: {labels}"
     if found.classes is None:
@@ -247,6 +272,8 @@ def headline(model: ModelFigures, metric: str, kind: str, ends: str = INTERVAL) 
     """
     if model.clean.mean_iou is not None:
         return _pixels(model, metric)
+    if model.clean.perplexity is not None:
+        return _tokens(model)
     if metric == "stability":
         return _stability(model, kind, ends)
     right = _hits(model.clean, model.samples)
@@ -275,6 +302,21 @@ def _pixels(model: ModelFigures, metric: str) -> str:
     left = percent(model.largest.top1, model.samples)
     iou = _iou(model.largest, model.samples)
     return f"{start} Under the worst attack {at_largest(model)}, {left} {remain} ({iou})."
+
+
+def _tokens(model: ModelFigures) -> str:
+    """The result of a language model."""
+    clean, largest = model.clean, model.largest
+    start = (
+        f"{model.name} has a perplexity of {measured(clean.perplexity or 1.0, clean.perplexity_ci)}"
+        f" by token on {count(model.samples, 'text')}."
+    )
+    if largest is None:
+        return f"{start} No attack was run."
+    return (
+        f"{start} Under Word Swap {at_largest(model)} it is "
+        f"{measured(largest.perplexity or 1.0, largest.perplexity_ci)}, {_times(largest)}."
+    )
 
 
 def _iou(figure: Figure, samples: int) -> str:
@@ -357,9 +399,10 @@ def _meaning(attack: AttackFigures) -> str | None:
 
 def _width(model: ModelFigures, kind: str) -> str | None:
     """What so few samples leave open; None where there are enough, or the sentence says it."""
-    if model.largest is None or model.largest.ci[1] - model.largest.ci[0] < WIDE:
+    largest = model.largest
+    if largest is None or largest.perplexity is not None or largest.ci[1] - largest.ci[0] < WIDE:
         return None
-    low, high = (percent(end, model.samples) for end in model.largest.ci)
+    low, high = (percent(end, model.samples) for end in largest.ci)
     return (
         f"With {count(model.samples, kind)}, the true share under the worst attack may lie "
         f"anywhere from {low} to {high}; more {kind}s narrow this down."
@@ -415,6 +458,8 @@ def comparison(summary_models: list[ModelFigures], other: Comparison, metric: st
     pair = other.largest or other.clean
     where = f"under the worst attack {at_largest(first)}" if other.largest else "without attack"
     share = percent(pair.second, second.samples)
+    if pair.perplexity is not None:
+        return _perplexities(first, second, pair, where)
     start = f"{second.name} reaches {share} {where}"
     if not pair.only_first and not pair.only_second:
         found = f"{start}: no difference."
@@ -427,6 +472,17 @@ def comparison(summary_models: list[ModelFigures], other: Comparison, metric: st
             found = f"{start}. {better} is better by more than chance explains ({test})."
     noise = None if other.largest else _corrupted(second, metric, INTERVAL)
     return found if noise is None else f"{found} {second.name}: {noise[0].lower()}{noise[1:]}"
+
+
+def _perplexities(first: ModelFigures, second: ModelFigures, pair: Pair, where: str) -> str:
+    """Two language models on the same texts."""
+    low, high = pair.perplexity_ci or (1.0, 1.0)
+    times = f"{measured(pair.perplexity or 1.0, pair.perplexity_ci)} times that of {second.name}"
+    start = f"{where[0].upper()}{where[1:]} the perplexity of {first.name} is {times}"
+    if low <= 1 <= high:
+        return f"{start}: a difference this small may be chance ({INTERVAL} of the bootstrap)."
+    better = first.name if high < 1 else second.name
+    return f"{start}. {better} is better by more than chance explains ({INTERVAL})."
 
 
 def gate(text: str, reason: str, *, passed: bool) -> str:

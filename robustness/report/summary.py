@@ -78,17 +78,16 @@ def _figure(
 ) -> schema.Figure:
     """An accuracy with its interval, and the same at other ranks, from ranks (N,).
 
-    Of a segmentation with the mean IoU, from tables (3, K, N).
+    Of a segmentation with the mean IoU, from tables (3, K, N), of a language model with perplexity.
     """
     shares = result.shares(rank)
     found = schema.Figure(
         top1=float(shares.mean()), ci=_interval(result, shares), top_k=_by_rank(result, rank)
     )
-    if tables is None:
+    if tables is None or result.clean.tables is None:
         return found
-    rows, shape = tables.reshape(-1, tables.shape[-1]).T, tables.shape[:2]
-    ends = bootstrap_interval(lambda drawn: mean_iou((drawn @ rows).reshape(-1, *shape)), len(rows))
-    return found.model_copy(update={"mean_iou": _mean_iou(tables), "mean_iou_ci": ends})
+    together = result.target.task.together(tables, result.clean.tables)
+    return found.model_copy(update=together)
 
 
 def _mean_iou(tables: np.ndarray) -> float:
@@ -105,7 +104,7 @@ def _interval(result: ModelResult, shares: np.ndarray) -> tuple[float, float]:
     """The 95 % interval of the mean of shares (N,), each in [0, 1]."""
     if result.spec.stop == "early":
         return confidence_sequence(math.fsum(shares), len(shares))
-    if result.target.task.answer == "pixels":
+    if result.target.task.answer != "class":
         return bootstrap_interval(lambda drawn: drawn @ shares / len(shares), len(shares))
     return mean_interval(shares.tolist())
 
@@ -132,7 +131,8 @@ def _attack(
     confirmed, in_8bit = (
         float(result.shares(rank).mean()) for rank in (found.confirmed, found.confirmed_8bit)
     )
-    iou = [None if table is None else _mean_iou(table) for table in tables]
+    pixels = result.target.task.answer == "pixels"
+    iou = [None if table is None or not pixels else _mean_iou(table) for table in tables]
     made = schema.AttackFigures(
         name=attack.label,
         title=attack.title,
@@ -184,9 +184,9 @@ def _parts(result: ModelResult, cell: Cell, found: AttackResult) -> list[schema.
 
 
 def _successes(result: ModelResult, found: AttackResult, *, on_images: bool) -> dict[str, Any]:
-    """How many inputs an attack misled the model on; of an image's pixels some are wrong always."""
+    """How many inputs an attack misled the model on; of pixels and tokens some are wrong always."""
     clean = result.clean.rank
-    correct = (clean == 0) | (result.target.task.answer == "pixels")
+    correct = (clean == 0) | (result.target.task.answer != "class")
     misled, served = found.robust > clean, found.confirmed > clean
     png = found.confirmed_8bit > clean
     return {
@@ -353,6 +353,8 @@ def _called(cell: Cell) -> str:
 
 def _classes(result: ModelResult) -> list[schema.ClassFigures]:
     label, worst = result.clean.label, result.worst_ranks
+    if result.target.task.answer == "tokens":
+        return []
     if result.clean.tables is not None:
         return _pixel_classes(result.clean.tables, result.worst_tables)
     found = []

@@ -33,6 +33,7 @@ from robustness.report.sentences import (
     at_budget,
     interval,
     lines,
+    measured,
     of_certificate,
     of_figure,
     percent,
@@ -226,6 +227,9 @@ def _bracket(one: BracketFigures, samples: int) -> tuple[str, ...]:
 
 def _measured(figure: Figure, samples: int) -> tuple[str, str]:
     iou = "" if figure.mean_iou is None else f" (mIoU {percent(figure.mean_iou, samples)})"
+    if figure.perplexity is not None:
+        ratio = "" if figure.ratio is None else f", ratio {measured(figure.ratio, figure.ratio_ci)}"
+        iou = f" (perplexity {measured(figure.perplexity, figure.perplexity_ci)}{ratio})"
     return percent(figure.top1, samples) + iou, interval(figure.ci, samples)
 
 

@@ -13,6 +13,7 @@ from robustness.sanity import model_checks
 from robustness.sanity.model_checks import ModelOutcome, Pairs, many
 from robustness.spec import ATTACKS, CLIMBERS, STEPS, Cell, EvaluationSpec
 from robustness.target import Target
+from runtimes.tasks import Answer
 
 RISE = 0.02  # share by which the seed alone moves an accuracy: 1-3 flags of 100 were measured
 BLACK = 0.02  # share that only a black box may fool: none of 57 on sound models
@@ -272,6 +273,12 @@ PIXEL_CHECKS: tuple[tuple[str, Callable[[ModelOutcome], Iterator[str]]], ...] = 
     ("transfer_gap", pixels_differ),
 )
 """Those that apply to segmenters: the others count images that are right, or ask for one margin."""
+_OF_TOKENS = ("non_finite_logits", "randomised", "constant_output", "depends_on_batch")
+_CHECKS_OF: dict[Answer, Sequence[tuple[str, Callable[[ModelOutcome], Iterator[str]]]]] = {
+    "class": CHECKS,
+    "pixels": PIXEL_CHECKS,
+    "tokens": [one for one in CHECKS if one[0] in _OF_TOKENS],
+}
 
 
 def find_warnings(result: ModelResult, *, compared: bool = False) -> list[SanityWarning]:
@@ -282,9 +289,10 @@ def find_warnings(result: ModelResult, *, compared: bool = False) -> list[Sanity
         compared: whether the data name their classes, and these are the model's.
     """
     model = ModelOutcome(result=result, compared=compared)
-    if result.target.task.answer == "pixels":
-        return [SanityWarning(code, why) for code, check in PIXEL_CHECKS for why in check(model)]
-    found = [SanityWarning(code, why) for code, check in CHECKS for why in check(model)]
+    answer = result.target.task.answer
+    found = [SanityWarning(code, why) for code, check in _CHECKS_OF[answer] for why in check(model)]
+    if answer != "class":
+        return found
     return found or [SanityWarning(LAST[0], why) for why in LAST[1](model)]
 
 
@@ -292,19 +300,19 @@ def notes(results: Sequence[ModelResult]) -> list[str]:
     """What a reader must know to read the figures of models, though nothing is wrong with them."""
     spec = results[0].spec
     num_classes = len(results[0].target.labels)
-    pixels = results[0].target.task.answer == "pixels"
-    found = [*_of_attacks(spec, num_classes, pixels)]
+    answer = results[0].target.task.answer
+    found = [*_of_attacks(spec, num_classes, answer)]
     for result in results:
         found += [*result.target.notes, *_of_endpoint(result), *_of_gradients_through_m(result)]
     dropped = [k for k in spec.top_k if k >= num_classes]
-    if dropped:
+    if dropped and answer == "class":
         found.append(f"top-k for k in {dropped} is left out: with {num_classes} classes it is 1.")
     return found
 
 
 def not_tried(target: Target) -> str | None:
     """What needs more than a model shows, and was not tried; None where it shows gradients."""
-    if target.torch_model is not None:
+    if target.torch_model is not None or target.task.answer == "tokens":
         return None
     enough = {"label", "none"} if target.names_class else {"label", "none", "scores"}
     known = {
@@ -321,14 +329,20 @@ def not_tried(target: Target) -> str | None:
     )
 
 
-def _of_attacks(spec: EvaluationSpec, num_classes: int, pixels: bool) -> Iterator[str]:
+def _of_attacks(spec: EvaluationSpec, num_classes: int, answer: Answer) -> Iterator[str]:
     facts = [attack.info for attack in spec.attacks if attack.info.role == "attack"]
-    if facts:
+    if answer == "tokens":
+        yield (
+            "Swapped words count in the perplexity as all others do, and each is read by the "
+            "model before it predicts the next. The first token of a text is not predicted."
+        )
+    elif facts:
         yield "Every robust accuracy is an upper bound: a stronger attack can only lower it."
+    both = " Autoattack has both." if answer == "class" else ""
     if facts and all(info.follows == "cross-entropy" for info in facts):
         yield (
             "All attacks follow the cross-entropy; where scores saturate, attacks with another "
-            f"loss or without gradients find more.{'' if pixels else ' Autoattack has both.'}"
+            f"loss or without gradients find more.{both}"
         )
     if facts and all(info.single_step for info in facts):
         yield "Only FGSM was run. One step is a weak attack; add pgd before relying on it."

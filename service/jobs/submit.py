@@ -11,11 +11,11 @@ from typing import Any
 
 from core.names import sentence
 from robustness.attacks.base import Access, Attack, shown
-from robustness.kinds import Answer
 from robustness.spec import EvaluationSpec, cost, parse_gate, queries
-from robustness.tasks import Segmentation
+from robustness.tasks import NextTokens, Segmentation
 from runtimes.artifact import Artifact
-from runtimes.tasks import IMAGES, MASKS, TASKS, TEXTS, Task
+from runtimes.manifest import TOKENIZER
+from runtimes.tasks import IMAGES, LANGUAGE, MASKS, TASKS, TEXTS, Answer, Task
 from service.decoding.pool import Request
 from service.http.body import Upload
 from service.http.documents import MAX_DETAILS
@@ -30,8 +30,8 @@ from service.settings import Settings
 from service.tracing import traceparent
 
 Model = Artifact | RemoteTarget
-_ALSO: dict[Task, Task] = {IMAGES: MASKS}
-"""What else reads the same."""
+_ALSO: dict[Task, Task] = {IMAGES: MASKS, TEXTS: LANGUAGE}
+"""What else is evaluated on the inputs of a task."""
 FindModel = Callable[[str | None, Task], Model]
 
 
@@ -221,17 +221,18 @@ class Submitter:
                 raise _incomparable("must name another model than model")
             if models[0].task != models[1].task or models[0].labels != models[1].labels:
                 raise _incomparable("must have the same labels as model")
+            if _tokens(models[0]) != _tokens(models[1]):
+                raise _incomparable("must have the same tokens as model: perplexity is by token")
         return models
 
     def _find(self, reference: str | None, task: Task) -> Model:
-        """The model of that name; attacks on images may be on a segmenter, too."""
+        """The model of that name, which may do another task with such inputs."""
         try:
             return self.find_model(reference, task)
         except ApiError as error:
-            other = _ALSO.get(task)
-            if other is None or error.details != {"task": other}:
+            if task not in _ALSO or error.details != {"task": _ALSO[task]}:
                 raise
-            return self.find_model(reference, other)
+            return self.find_model(reference, _ALSO[task])
 
 
 def _new_job(
@@ -262,6 +263,13 @@ def _names(models: Sequence[Model]) -> list[dict[str, str]]:
     return [{"name": m.name, "version": m.version, "digest": m.digest} for m in models]
 
 
+def _tokens(model: Model) -> str | None:
+    """The digest of a language model's tokenizer."""
+    if isinstance(model, RemoteTarget) or model.task != LANGUAGE:
+        return None
+    return model.manifest.files[TOKENIZER]
+
+
 def _incomparable(rule: str) -> ApiError:
     return spec_error([{"field": "compare_with", "message": rule}])
 
@@ -290,7 +298,7 @@ def _check_attacks(spec: EvaluationSpec, models: Sequence[Model]) -> None:
     problems = []
     for index, attack in enumerate(spec.attacks):
         rules = (
-            attack.refusal(each.name, len(each.labels), _access(each), _answer(each))
+            attack.refusal(each.name, len(each.labels), _access(each), TASKS[each.task].answer)
             for each in models
         )
         if rule := next(filter(None, rules), None):
@@ -300,27 +308,27 @@ def _check_attacks(spec: EvaluationSpec, models: Sequence[Model]) -> None:
         seen = target.shows[1]
         rule = f"must be at most {seen}, the classes that {target.name!r} shows"
         problems.append({"field": "top_k", "message": rule})
-    if _answer(target) == "pixels":
-        problems += _of_pixels(spec)
+    problems += _of_answer(spec, TASKS[target.task].answer)
     if problems:
         raise spec_error(problems)
 
 
-def _of_pixels(spec: EvaluationSpec) -> Iterator[dict[str, str]]:
-    """What says nothing about the classes of pixels."""
+def _of_answer(spec: EvaluationSpec, answer: Answer) -> Iterator[dict[str, str]]:
+    """What says nothing about the classes of pixels, or about next tokens."""
+    if answer == "class":
+        return
+    pixels = answer == "pixels"
+    task, what = (Segmentation, "segmenter") if pixels else (NextTokens, "language model")
     if spec.top_k != [1]:
-        yield {"field": "top_k", "message": "must be [1] for a segmenter"}
+        yield {"field": "top_k", "message": f"must be [1] for a {what}"}
     if spec.class_map is not None:
-        rule = "must be left out for a segmenter: masks hold its indices"
-        yield {"field": "class_map", "message": rule}
-    gates = Segmentation.gates
-    if spec.gate is not None and parse_gate(spec.gate).metric not in gates:
-        rule = f"must compare {' or '.join(gates)} for a segmenter"
+        why = "masks hold its indices" if pixels else "it has no classes"
+        yield {"field": "class_map", "message": f"must be left out for a {what}: {why}"}
+    if spec.gate is not None and parse_gate(spec.gate).metric not in task.gates:
+        rule = f"must compare {' or '.join(task.gates)} for a {what}"
         yield {"field": "gate", "message": rule}
-
-
-def _answer(model: Model) -> Answer:
-    return "pixels" if TASKS[model.task].per_pixel else "class"
+    if spec.stop == "early" and answer == "tokens":
+        yield {"field": "stop", "message": "must be 'end' for a language model"}
 
 
 def _access(model: Model) -> list[Access]:

@@ -27,7 +27,7 @@ from data.images import ImageError, ImageSpec
 from data.labels import Classes, ClassMap
 from data.sets import ImageSet, Origin, PixelSet, StoredMaskSet, TextSet
 from runtimes.artifact import Artifact
-from runtimes.tasks import TASKS, TEXTS
+from runtimes.tasks import LANGUAGE, TASKS
 from service.decoding.pool import Decoders, Request, refusal
 from service.decoding.process import Unpacked
 from service.http.body import Upload
@@ -130,8 +130,9 @@ def save_inputs(
     """
     folder.mkdir(parents=True)
     classes = Classes(label_names=models[0].labels, class_map=class_map)
-    on_texts, specs = models[0].task == TEXTS, list[ImageSpec]()
-    if TASKS[models[0].task].per_pixel:
+    task, specs = TASKS[models[0].task], list[ImageSpec]()
+    on_texts = task.reads == "texts"
+    if task.per_pixel:
         _check_masks(uploads)
         specs = _sizes(models)
     try:
@@ -375,11 +376,12 @@ def _starts(file: BinaryIO, sizes: Sequence[int]) -> Iterator[str]:
 
 def _check_texts(starts: Iterable[str], artifacts: Sequence[Artifact], images: Request) -> None:
     """Refuse a text in which a model finds nothing, nearly always told by a few characters."""
-    readers = [(artifact.tokenizer(), artifact.text_spec.max_len) for artifact in artifacts]
+    # A language model predicts no first token.
+    readers = [(one.tokenizer(), 2 if one.task == LANGUAGE else 1) for one in artifacts]
 
     def reads(text: str) -> bool:
         """Whether each model does."""
-        return all(len(tokenizer.ids([text], max_len)[0]) for tokenizer, max_len in readers)
+        return all(len(tokenizer.ids([text], least)[0]) == least for tokenizer, least in readers)
 
     for index, start in enumerate(starts):
         images.check()
@@ -389,7 +391,9 @@ def _check_texts(starts: Iterable[str], artifacts: Sequence[Artifact], images: R
             raise _invalid_text(index, "cannot be read by the model's tokenizer") from error
         if not read:
             where = f" in its first {_START} characters" if len(start) > _START else ""
-            raise _invalid_text(index, f"holds nothing that the model reads{where}")
+            least = max(least for _, least in readers)
+            what = "nothing that the model reads" if least == 1 else "fewer than two tokens"
+            raise _invalid_text(index, f"holds {what}{where}")
 
 
 def _invalid_text(index: int, reason: str) -> ApiError:

@@ -7,11 +7,10 @@ import numpy as np
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from data.tokenizer import Pieces
+from runtimes.surprise import AT_ONCE, losses, windows
 from service.http.refusal import ApiError
 from service.predictions.served import Served
 from service.predictions.texts import TextPredictions
-
-_AT_ONCE = 8  # windows whose logits are held
 
 
 class ScoredToken(TypedDict):
@@ -57,36 +56,17 @@ async def score(
         raise ApiError(422, "text_too_short", message)
     context = served.artifact.text_spec.max_len
     starts = windows(len(pieces.ids), context)
-    losses: list[np.ndarray] = []  # of each window, of the tokens that no earlier one predicts
+    found: list[np.ndarray] = []  # of each window, of the tokens that no earlier one predicts
     seen = 1
-    for first in range(0, len(starts), _AT_ONCE):
-        rows = [pieces.ids[start : start + context] for start in starts[first : first + _AT_ONCE]]
+    for first in range(0, len(starts), AT_ONCE):
+        rows = [pieces.ids[start : start + context] for start in starts[first : first + AT_ONCE]]
         logits = await texts.compute(rows, served, arrived=arrived)
         for row, start, given in zip(rows, starts[first:], logits, strict=False):
             skipped = seen - start
-            losses.append(await asyncio.to_thread(_losses, given, row, skipped))
+            found.append(await asyncio.to_thread(losses, given, row, skipped))
             seen = start + len(row)
-    return await asyncio.to_thread(_described, text, pieces, np.concatenate(losses), served)
-
-
-def windows(tokens: int, context: int) -> list[int]:
-    """Where windows of at most `context` tokens start, half of one apart, the last at the end."""
-    last, stride = max(0, tokens - context), max(1, context // 2)
-    return [*range(0, last, stride), last]
-
-
-def _losses(logits: np.ndarray, ids: np.ndarray, skipped: int) -> np.ndarray:
-    """-log2 of the probabilities of a window's tokens from place `skipped` on.
-
-    Args:
-        logits: (L, V) after each token, L at least their number.
-        ids: (n,) the tokens.
-        skipped: of these, at least 1.
-    """
-    rows = logits[skipped - 1 : len(ids) - 1].astype(np.float64)
-    rows -= rows.max(1, keepdims=True)
-    chosen = rows[np.arange(len(rows)), ids[skipped:]]
-    return (np.log(np.exp(rows).sum(1)) - chosen) / math.log(2)
+    surprises = np.concatenate(found) / math.log(2)
+    return await asyncio.to_thread(_described, text, pieces, surprises, served)
 
 
 def _described(text: str, pieces: Pieces, surprises: np.ndarray, served: Served) -> Scores:

@@ -16,8 +16,9 @@ from robustness import store as shards
 from robustness.__main__ import main
 from robustness.evaluation import evaluate
 from robustness.logits import label_rank
-from robustness.rescore import Outcome, decide, may_be_best, shifted
+from robustness.rescore import Outcome, decide, may_be_best
 from robustness.spec import EvaluationSpec
+from robustness.tasks import Classification
 from robustness.verify import lines, verify
 from runtimes.artifact import open_artifact
 
@@ -255,7 +256,9 @@ def test_command_exits_with_0_1_and_2(
 def test_flips_that_precision_explains_are_told_apart() -> None:
     logits = np.array([[5.0, 4.9999, 0.0], [5.0, 3.0, 0.0], [3.0, 5.0, 0.0], [4.9999, 5.0, 0.0]])
     labels = np.zeros(4, np.int64)
-    ranks = [label_rank(shifted(logits, labels, k * 1e-4), labels) for k in (0, -1, 1)]
+    ranks = [
+        label_rank(Classification().shifted(logits, labels, k * 1e-4), labels) for k in (0, -1, 1)
+    ]
     exact = np.array([True, True, False, False])
     wrong, flipped = decide(~exact, ranks)
     assert flipped.tolist() == [True, False, False, True]

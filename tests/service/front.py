@@ -47,9 +47,8 @@ class Front:
             name = name or ("fashion-elliptical" if task == IMAGES else "tiny-transject")
             if name not in artifacts:
                 raise ApiError(404, "unknown_model", f"There is no model {name!r}.")
-            own = artifacts[name].manifest.task
-            if own != task:
-                raise ApiError(422, "wrong_task", f"{name} reads else.", {"task": own})
+            if (own := artifacts[name].task) != task:
+                raise ApiError(422, "wrong_task", f"The model {name!r} cannot.", {"task": own})
             return artifacts[name]
 
         self.decoders = Decoders(self.settings)

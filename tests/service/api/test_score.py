@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from runtimes.artifact import Artifact
 from runtimes.registry import open_runtime
-from service.predictions.scores import windows
+from runtimes.surprise import windows
 from service.settings import Settings
 from tests.service.conftest import serving
 from tests.service.front import check_error

@@ -2,6 +2,8 @@
 
 import io
 import json
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +13,7 @@ import pytest
 from data.sources import TextSet
 from robustness.report.lookup import difference
 from robustness.spec import ATTACKS
+from runtimes.artifact import Artifact
 from service.jobs.uploads import open_inputs
 from tests.service.front import Front, archive, check_error, pictures, zipped
 from tests.service.tiny_artifact import TEXT_LABELS
@@ -47,6 +50,32 @@ def test_texts_come_as_a_list_csv_or_parquet(front: Front) -> None:
     assert stored(front, files=archive(ROWS)) == (["a good film", "bad, very bad"], [1, 0])
     table = parquet(text=TEXTS, label=[1, 0, 1])
     assert stored(front, files=archive(table)) == (TEXTS, [1, 0, 1])
+
+
+def test_word_swap_is_run_on_a_language_model(
+    artifacts: dict[str, Artifact], language_artifact: Artifact, tmp_path: Path
+) -> None:
+    known = artifacts | {"tiny-language": language_artifact}
+    spec = {"model": "tiny-language", "attacks": [{"name": "word-swap", "rate": ["0.5"]}]}
+    with closing(Front(tmp_path, known)) as front:
+        for changes, texts, code, message in (
+            ({"attacks": [{"name": "typos"}]}, TEXTS, "invalid_spec", "use word-swap"),
+            ({"compare_with": "tiny-transject"}, TEXTS, "invalid_spec", "same labels as model"),
+            ({"gate": "clean_accuracy > 0"}, TEXTS, "invalid_spec", "must compare perplexity_rat"),
+            ({}, ["good film", "good"], "invalid_text", "Text 1 holds fewer than two tokens"),
+        ):
+            sent = {"spec": json.dumps(spec | changes), "texts": json.dumps(texts)}
+            check_error(front.post([], **sent), 422, code, message)
+        gate = {"gate": "perplexity_ratio <= 100"}
+        answer = front.post([], spec=json.dumps(spec | gate), texts=json.dumps(TEXTS))
+        assert answer.status_code == 202, answer.text
+        job = front.run_all()[answer.json()["id"]]
+        assert job.status == "succeeded" and job.result is not None, job
+        [model] = job.result["models"]
+        assert job.result["metric"] == "token accuracy" and job.result["gate"]["passed"]
+        assert model["clean"]["perplexity"] > 1 and model["largest"]["ratio"] > 0
+        page = front.request("GET", f"{answer.headers['location']}/report.html")
+        assert "perplexity" in page.text
 
 
 def test_the_difference_of_two_texts_is_found_word_by_word() -> None:
@@ -118,7 +147,7 @@ BAD_TEXTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "images": ({"files": pictures(1)}, 422, "wrong_inputs", "'typos' works on .* `texts`"),
     "for images": (sent("good", spec=FGSM), 422, "wrong_inputs", "0.name: 'fgsm' works on images"),
     "both kinds": ({"spec": MIXED}, 422, "invalid_spec", "must all be on images or all"),
-    "model of images": (sent("good", spec=OF_IMAGES), 404, "unknown_model", "fashion-dot"),
+    "model of images": (sent("good", spec=OF_IMAGES), 422, "wrong_task", "fashion-dot"),
     "queries": (sent("a", spec=QUERIES), 422, "invalid_spec", "0.queries: 20001 .* 20000"),
     "rates": (sent("a", spec=RATES), 422, "invalid_spec", "0.rate: 17 values .* 16"),
     "edits": (sent("a", spec=EDITS), 422, "invalid_spec", "0.edits: 17 values .* 16"),
