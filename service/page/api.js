@@ -58,6 +58,7 @@ export const BYTES_AT_ONCE = 8_000_000;
 /** What a model can be given. */
 export const IMAGES = "image-classification";
 export const TEXTS = "text-classification";
+export const MASKS = "image-segmentation";
 
 const evaluationPath = (id) => `v1/evaluations/${encodeURIComponent(id)}`;
 
@@ -92,6 +93,14 @@ export function classify(images, model, { explain = false, seen = false, signal 
   return json("classify", { method: "POST", body: form, signal });
 }
 
+/** The class of each pixel of an image: {png, input, width, height, legend: [{label, color, share}]}. */
+export function segment(image, model, signal) {
+  const form = new FormData();
+  form.append("image", image, image.name);
+  form.append("model", model);
+  return json("segment", { method: "POST", body: form, signal });
+}
+
 /** Predictions in the order of the texts, at most `AT_ONCE`. */
 export const classifyTexts = (texts, model, signal) => postJson("classify_text", { texts, model, top_k: 5 }, signal);
 
@@ -100,15 +109,16 @@ export const fetchCost = (spec, samples, signal) => postJson("v1/evaluations/cos
 
 /**
  * Queues an evaluation; answers {id, status, cost}.
- * @param {{images?: {name: string, blob: Blob}[], texts?: string[]}} inputs one of both.
+ * @param {{images?: {name: string, blob: Blob}[], texts?: string[], archive?: File}} inputs one of them.
  * @param {(string | number)[] | null} labels one per input, or null to measure stability.
  * @param {string} key the same key never starts a second evaluation.
  */
-export function submitEvaluation(spec, { images, texts }, { labels, priority, key }) {
+export function submitEvaluation(spec, { images, texts, archive }, { labels, priority, key }) {
   const form = new FormData();
   form.append("spec", JSON.stringify(spec));
   for (const { name, blob: bytes } of images ?? []) form.append("images", bytes, name);
   if (texts) form.append("texts", JSON.stringify(texts));
+  if (archive) form.append("archive", archive, archive.name);
   if (labels) form.append("labels", JSON.stringify(labels));
   if (priority !== "normal") form.append("priority", priority);
   return json("v1/evaluations", { method: "POST", body: form, headers: { "Idempotency-Key": key } });

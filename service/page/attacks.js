@@ -37,6 +37,10 @@ const PRESETS = {
     { key: "proof", title: "Proof", what: "What no change of pixels within 1/255 to 4/255 can do, proved, beside PGD.", attacks: { pgd: {}, "pixel-bounds": {} }, eps: ["1/255", "2/255", "4/255"] },
     { key: "certificate", title: "Certificate", what: "Randomized smoothing proves a radius within which no attack succeeds.", attacks: { smoothing: {} }, sigma: ["0.25"] },
   ],
+  mask: [
+    { key: "quick", title: "Quick check", what: "FGSM and SegPGD with two budgets.", attacks: { fgsm: {}, segpgd: {} }, eps: ["2/255", "8/255"] },
+    { key: "curve", title: "Accuracy curve", what: "PGD-20 and SegPGD-20 from 1/255 to 16/255.", attacks: { pgd: {}, segpgd: {} }, eps: ["1/255", "2/255", "4/255", "8/255", "16/255"] },
+  ],
   text: [
     { key: "quick", title: "Quick check", what: "Up to three typos a text, with 100 queries each. Takes seconds and finds weak models.", attacks: { typos: { queries: 100 } }, edits: ["1", "3"] },
     { key: "typos", title: "Typos", what: "One to five mistyped words, a thousand queries each.", attacks: { typos: {} }, edits: ["1", "3", "5"] },
@@ -58,6 +62,7 @@ const NOTES = {
     ["certificate", "A certificate is no attack: it holds for a vote of the model as served over noisy copies."],
     PROOF,
   ],
+  mask: [["attack", "What counts of an image is its pixel accuracy under the attack that takes most of it, scored again on the model as served, and once more as an 8-bit image."]],
   text: [["attack", "Every changed text is processed as any other: tokenized, truncated, and scored by the model as served."], PROOF],
 };
 
@@ -170,10 +175,14 @@ function typedFault({ fits, rule, meant }, text) {
   return `“${wrong}” does not fit: ${rule}.${better ? ` Did you mean ${better}?` : ""}`;
 }
 
-/** The fields for one kind of input, "image" or "text", in a form of their own. */
+/** What each kind of form is about: what goes in, and what a model answers with. */
+const KINDS = { image: ["image", "class"], text: ["text", "class"], mask: ["image", "pixels"] };
+
+/** The fields for one kind of input, "image", "text" or "mask", in a form of their own. */
 export class AttackFields {
   constructor(form, kind) {
-    Object.assign(this, { form, kind, attacks: attacks.filter(({ input, answers, budget }) => input === kind && answers.includes("class") && budget in BUDGETS) });
+    const [wanted, answer] = KINDS[kind];
+    Object.assign(this, { form, kind, attacks: attacks.filter(({ input, answers, budget }) => input === wanted && answers.includes(answer) && budget in BUDGETS) });
     this.budgets = [...new Set(this.attacks.map(({ budget }) => budget))];
     this.known = PRESETS[kind].filter((preset) => Object.keys(preset.attacks).every(attackOf));
     this.presets = h("fieldset", { className: "presets-field" }, h("legend", {}, "Attack strength"),

@@ -4,9 +4,9 @@ import { showError } from "./access.js";
 import { fetchCost, submitEvaluation } from "./api.js";
 import { AttackFields, inputKind } from "./attacks.js";
 import { byId, h } from "./dom.js";
-import { imageInputs, textInputs, uploads } from "./inputs.js";
+import { imageInputs, maskInputs, textInputs, uploads } from "./inputs.js";
 import { rememberStart, startedWith } from "./kept.js";
-import { classOf, imageModels, textModels } from "./models.js";
+import { classOf, imageModels, maskModels, textModels } from "./models.js";
 import { Requests } from "./requests.js";
 import { count, moment, roughly } from "./words.js";
 
@@ -19,6 +19,7 @@ const FIELDS = { name: "called", note: "note", gate: "gate", stop: "stop", seed:
 
 /** What a gate may be about: how it is called, and the role of what must be run for it. */
 const GATES = { robust_accuracy: ["accuracy under the worst attack", "attack"], proved_accuracy: ["proved accuracy", "proof"], clean_accuracy: ["clean accuracy", null] };
+const PIXEL_GATES = { robust_pixel_accuracy: ["pixel accuracy under the worst attack", "attack"], clean_pixel_accuracy: ["clean pixel accuracy", null] };
 const choices = (pairs) => pairs.map(([value, text]) => h("option", { value }, text));
 
 /** A field with its explanation below it. */
@@ -43,7 +44,8 @@ class EvaluationForm {
   #refused = false;
 
   constructor(form, inputs, models) {
-    Object.assign(this, { form, inputs, models });
+    Object.assign(this, { form, inputs, models, ofPixels: inputs.kind === "mask" });
+    this.gates = this.ofPixels ? PIXEL_GATES : GATES;
     this.fields = new AttackFields(form, inputs.kind);
     this.again = h("p", { className: "notice again", tabIndex: -1, hidden: true });
     this.requests = new Requests();
@@ -79,10 +81,10 @@ class EvaluationForm {
       of("name", h("input", { type: "text", name: "called", maxLength: 100, autocomplete: "off" }), "What the list of evaluations calls it."),
       of("note", h("textarea", { name: "note", rows: 1, maxLength: 2000 }), "What you want to remember of it."),
       of("compare with", h("select", { name: "compare" }), "Runs the same attacks on a second model and tells whether the difference is more than chance."),
-      of("gate on", h("select", { name: "metric" }, choices(Object.entries(GATES).map(([key, [text]]) => [key, text]))), "The accuracy that is asked for, at the largest budget."),
+      of("gate on", h("select", { name: "metric" }, choices(Object.entries(this.gates).map(([key, [text]]) => [key, text]))), "The accuracy that is asked for, at the largest budget."),
       of("gate: at least", h("input", { type: "number", name: "gate", min: 0, max: 100, step: "any", placeholder: "–", inputMode: "decimal" }), "Passes if the lower end of its 95 % interval is at least this. Empty: no gate."),
       of("stop", h("select", { name: "stop" }, choices([["end", "after all inputs"], ["early", "once the gate is decided"]])), "Early, inputs come in random order, and the result shows how many were used and a confidence sequence in the place of the interval."),
-      of("ranks (top-k)", h("input", { type: "text", className: "short", name: "ranks", value: "1", pattern: "[1-9]\\d{0,8}([ ,]+[1-9]\\d{0,8})*", title: "Enter whole numbers from 1 on, such as 1 5.", autocomplete: "off" }), "Right at k: the label is among the k likeliest. Above 1, every attack runs to its end."),
+      !this.ofPixels && of("ranks (top-k)", h("input", { type: "text", className: "short", name: "ranks", value: "1", pattern: "[1-9]\\d{0,8}([ ,]+[1-9]\\d{0,8})*", title: "Enter whole numbers from 1 on, such as 1 5.", autocomplete: "off" }), "Right at k: the label is among the k likeliest. Above 1, every attack runs to its end."),
       of("seed", h("input", { type: "number", name: "seed", value: 0, min: 0, required: true, inputMode: "numeric" }), "Where random choices start: the same seed gives the same result again."),
       of("priority", h("select", { name: "priority" }, priority), "Which evaluation waits for which. High needs an administrator’s key."));
   }
@@ -99,7 +101,7 @@ class EvaluationForm {
 
   #spec() {
     const { called, note, compare, metric, gate, stop, seed, ranks } = this.form.elements;
-    const topK = ranks.value.split(/[ ,]+/).filter(Boolean).map(Number);
+    const topK = (ranks?.value ?? "1").split(/[ ,]+/).filter(Boolean).map(Number);
     return {
       model: this.models.reference(this.models.chosen),
       seed: Number(seed.value),
@@ -122,7 +124,7 @@ class EvaluationForm {
     const { items, kind, refused, mostBytes } = this.inputs;
     const bytes = items.reduce((sum, { file }) => sum + (file?.size ?? 0), 0);
     if (!this.models.chosen) return "No model is served.";
-    if (!items.length) return `Select some ${kind}s first.`;
+    if (!items.length) return this.ofPixels ? "Choose a zip of images and masks first." : `Select some ${kind}s first.`;
     if (refused.length) return `Remove the ${kind}s that the service refused.`;
     if (bytes > mostBytes) return `Remove some ${kind}s: they have ${Math.ceil(bytes / 1_000_000)} MB, and an evaluation takes ${mostBytes / 1_000_000} MB.`;
     return this.fields.missing();
@@ -138,7 +140,7 @@ class EvaluationForm {
   /** What does not go together: a gate without what it is about, an early stop without a gate or with two models. */
   #unfit() {
     const { metric, gate, stop, compare } = this.form.elements;
-    const [title, role] = GATES[metric.value];
+    const [title, role] = this.gates[metric.value];
     return [
       gate.value && role && !this.fields.runs(role) && { field: metric, message: `Choose ${role === "proof" ? "a proof" : "an attack"} first: without one no ${title} is measured.` },
       stop.value === "early" && !gate.value && { field: stop, message: "Enter a gate first: without one there is nothing to decide." },
@@ -186,6 +188,7 @@ class EvaluationForm {
     const models = this.form.elements.compare.value ? "2 models" : "1 model";
     const early = this.form.elements.stop.value === "early" ? " Stops once the gate is decided." : "";
     const start = `${count(items.length, kind)}, ${models}.${early}`;
+    if (this.ofPixels) return `${start} Pixel accuracy and mean IoU are measured.`;
     if (!unknown) return `${start} All labels are known: accuracy is measured.`;
     const who = unknown === items.length ? "No label is known" : `${count(unknown, `${kind} has`, `${kind}s have`)} no label`;
     return `${start} ${who}: stability is measured, whether the model keeps its own prediction.`;
@@ -233,6 +236,7 @@ class EvaluationForm {
 
   async #inputs() {
     const { items, kind } = this.inputs;
+    if (this.ofPixels) return { archive: items.find(({ file }) => file).file };
     return kind === "text" ? { texts: items.map(({ name }) => name) } : { images: await uploads(items) };
   }
 
@@ -249,10 +253,12 @@ class EvaluationForm {
   fill({ id, spec, priority, samples, models, created }) {
     const served = this.#fillModels(models);
     const left = this.fields.take(spec.attacks);
-    const [, metric = "robust_accuracy", share] = /^\s*(\w+)\s*>=\s*(\S+)\s*$/.exec(spec.gate ?? "") ?? [];
+    const [usual] = Object.keys(this.gates);
+    const [, metric = usual, share] = /^\s*(\w+)\s*>=\s*(\S+)\s*$/.exec(spec.gate ?? "") ?? [];
     if (spec.gate && !share) left.push(`gate ${spec.gate}`);
     if (spec.class_map) left.push("class_map");
     const values = { called: spec.name ?? "", note: spec.note ?? "", seed: spec.seed ?? 0, ranks: (spec.top_k ?? [1]).join(" "), metric, gate: share ? Number((share * 100).toFixed(9)) : "", stop: spec.stop ?? "end", priority };
+    if (this.ofPixels) delete values.ranks;
     for (const [name, value] of Object.entries(values)) this.form.elements[name].value = value;
     const { items, kind } = this.inputs;
     const own = `Its ${count(samples, kind)}`;
@@ -288,19 +294,21 @@ const forms = new Map();
 
 /** Opens the form of an evaluation's kind, filled with what that was asked. */
 export function runAgain(evaluation) {
-  const kind = inputKind(evaluation.spec);
+  const ofPixels = maskModels.all.some(({ name }) => name === evaluation.models[0].name);
+  const kind = ofPixels ? "mask" : inputKind(evaluation.spec);
   const form = forms.get(kind);
   form?.fill(evaluation);
   window.addEventListener("hashchange", () => {
     form?.again.scrollIntoView();
     form?.again.focus({ preventScroll: true });
   }, { once: true });
-  location.hash = kind === "text" ? "#/texts" : "#/";
+  location.hash = { image: "#/", text: "#/texts", mask: "#/masks" }[kind];
 }
 
-/** Builds the forms below images and texts, once the attacks are known. */
+/** Builds the forms below images, texts and masks, once the attacks are known. */
 export function startForms() {
   if (forms.size) return;
   forms.set("image", new EvaluationForm(byId("image-evaluation"), imageInputs, imageModels));
+  forms.set("mask", new EvaluationForm(byId("mask-evaluation"), maskInputs, maskModels));
   forms.set("text", new EvaluationForm(byId("text-evaluation"), textInputs, textModels));
 }

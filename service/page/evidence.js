@@ -312,9 +312,9 @@ class TextEvidence extends Evidence {
   }
 }
 
-/** The section with the samples of a finished evaluation; null where nothing changed any. */
+/** The section with the samples of a finished evaluation; null where nothing changed any, or where they are of pixels. */
 export function evidence(evaluation, report, signal) {
-  if (!runsOf(report.summary.models[0]).length) return null;
+  if (!runsOf(report.summary.models[0]).length || report.summary.metric === "pixel accuracy") return null; // the report shows its own
   if (report.data.kind === "text") return new TextEvidence(evaluation, report, signal).section();
   const images = new ImageEvidence(evaluation, report, signal);
   const section = images.section();

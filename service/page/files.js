@@ -39,8 +39,8 @@ async function member(zip, path, method, start, size) {
   throw new Error(`“${path}” in “${zip.name}” cannot be unpacked.`);
 }
 
-/** Collects the files of a zip, by its list of contents. */
-async function unzip(zip, found, mostBytes) {
+/** What a zip holds, by its list of contents: [{path, method, packed, whole, offset}]. */
+async function listed(zip) {
   const broken = new Error(`“${zip.name}” is not a zip file that can be read here.`);
   const tail = await view(zip.slice(-65_557));
   let end = tail.byteLength - 22;
@@ -49,18 +49,31 @@ async function unzip(zip, found, mostBytes) {
   const [size, start] = [tail.getUint32(end + 12, true), tail.getUint32(end + 16, true)];
   const list = await view(zip.slice(start, start + size));
   const entries = [];
-  let unpacked = 0;
   for (let at = 0; at + 46 <= list.byteLength;) {
     if (list.getUint32(at, true) !== 0x02014b50) throw broken;
     const [method, packed, whole, offset] = [list.getUint16(at + 10, true), list.getUint32(at + 20, true), list.getUint32(at + 24, true), list.getUint32(at + 42, true)];
     const [name, extra, comment] = [28, 30, 32].map((field) => list.getUint16(at + field, true));
     const path = new TextDecoder().decode(new Uint8Array(list.buffer, at + 46, name));
     at += 46 + name + extra + comment;
-    if (isWanted(path)) {
-      entries.push({ path, method, offset, packed });
-      unpacked += whole;
-    } else if (!HIDDEN.test(path) && !path.endsWith("/")) found.left += 1;
+    if (!HIDDEN.test(path) && !path.endsWith("/")) entries.push({ path, method, packed, whole, offset });
   }
+  return entries;
+}
+
+/** The names of the images in a zip of `images/` and `masks/`; the service says what is wrong with them. */
+export async function pairsIn(zip) {
+  const paths = (await listed(zip)).map(({ path }) => path);
+  const names = paths.filter((path) => /(^|\/)images\//.test(path) && IMAGE.test(path));
+  if (!names.length) throw new Error(`“${zip.name}” holds no folder “images” with images; it needs “images” and “masks”.`);
+  return names.sort();
+}
+
+/** Collects the files of a zip. */
+async function unzip(zip, found, mostBytes) {
+  const all = await listed(zip);
+  const entries = all.filter(({ path }) => isWanted(path));
+  found.left += all.length - entries.length;
+  const unpacked = entries.reduce((sum, { whole }) => sum + whole, 0);
   if (unpacked > mostBytes) throw new Error(`“${zip.name}” unpacks to more than ${mostBytes / 1_000_000} MB.`);
   for (const { path, method, offset, packed } of entries) found.files.push({ path, file: await member(zip, path, method, offset, packed) });
 }

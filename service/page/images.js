@@ -4,7 +4,7 @@ import { showError } from "./access.js";
 import { classify, fetchLimits, fetchSamples, sampleUrl } from "./api.js";
 import { acceptFiles, announce, byId, h } from "./dom.js";
 import { openFiles } from "./files.js";
-import { fileItems, imageInputs, sampleItems, textInputs, uploads } from "./inputs.js";
+import { fileItems, imageInputs, maskInputs, sampleItems, textInputs, uploads } from "./inputs.js";
 import { classOf, imageModels } from "./models.js";
 import { attentionLayer, picture } from "./pictures.js";
 import { count } from "./words.js";
@@ -46,7 +46,7 @@ let limits = {};
 /** Reads what the service takes: which formats, and how many inputs. */
 export async function loadLimits() {
   limits = await fetchLimits();
-  for (const inputs of [imageInputs, textInputs]) Object.assign(inputs, { capacity: limits.evaluation_max_samples, mostBytes: limits.max_body_mb * 1_000_000 });
+  for (const inputs of [imageInputs, maskInputs, textInputs]) Object.assign(inputs, { capacity: limits.evaluation_max_samples, mostBytes: limits.max_body_mb * 1_000_000 });
   byId("formats").textContent = `${limits.image_formats.join(", ")}, in any size and color; you can also paste a picture`;
 }
 

@@ -100,9 +100,10 @@ class InputList extends EventTarget {
   }
 }
 
-/** The inputs of the two workspaces. */
+/** The inputs of the workspaces; of images with masks the first one has the zip of all. */
 export const imageInputs = new InputList("image");
 export const textInputs = new InputList("text");
+export const maskInputs = new InputList("mask");
 
 /** Files of images from the user's disk; the folder of each names its class. */
 export const fileItems = (found) => found.map(({ path, file }) => {

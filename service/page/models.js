@@ -1,10 +1,13 @@
 /** The choice of a model among those served for one task. */
 
-import { fetchModels, IMAGES, TEXTS } from "./api.js";
+import { fetchModels, IMAGES, MASKS, TEXTS } from "./api.js";
 import { h } from "./dom.js";
 import { percent } from "./words.js";
 
-function accuracyText({ test_accuracy: test, valid_accuracy: valid }) {
+const TITLES = { [IMAGES]: "image model", [TEXTS]: "text model", [MASKS]: "segmenter" };
+
+function accuracyText({ test_accuracy: test, valid_accuracy: valid, test_mean_iou: iou }) {
+  if (iou !== undefined) return `mIoU ${percent(iou, Infinity)} on its test set`;
   if (test !== undefined) return `${percent(test, Infinity)} on its test set`;
   return valid === undefined ? "accuracy not stated" : `${percent(valid, Infinity)} on held-out inputs`;
 }
@@ -80,7 +83,7 @@ class Models extends EventTarget {
     const kept = this.all.find((model) => this.reference(model) === before);
     const chosen = kept ?? this.all.find((model) => model.default) ?? this.all[0] ?? null;
     this.chosen = chosen;
-    const none = h("p", { className: "notice" }, `No ${this.task === TEXTS ? "text" : "image"} model is served.`);
+    const none = h("p", { className: "notice" }, `No ${TITLES[this.task]} is served.`);
     place.replaceChildren(...(this.all.length ? this.all.map((model) => this.#tile(model)) : [none]));
     this.#choose(chosen);
   }
@@ -96,6 +99,7 @@ export function classOf(label, model) {
   return classes.get(model).get(normal(label)) ?? (/^\d{1,9}$/.test(label) ? model.labels[Number(label)] ?? null : null);
 }
 
-/** Those that take images, and those that take texts. */
+/** Those that name the class of an image or a text, and those that name the classes of pixels. */
 export const imageModels = new Models(IMAGES);
 export const textModels = new Models(TEXTS);
+export const maskModels = new Models(MASKS);

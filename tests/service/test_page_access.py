@@ -44,6 +44,7 @@ def test_a_key_is_asked_for_used_and_forgotten(driver: Chrome, guarded: str) -> 
     page.says("#key-reason", "does not know the key")
     give_key(page, "reader-key-0123456789")
     page.take_samples()
+    assert not page.shown("#masks-link")  # no segmenter is served
     # A picture loads once it is seen; the list may be drawn again meanwhile.
     loaded = (
         "return [...document.querySelectorAll('#image-list img')].every(img => {"
