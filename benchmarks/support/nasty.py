@@ -36,13 +36,14 @@ _FILES = 16  # large pictures in one request
 _BOUNDARY = "nasty-5f3a"
 _PART = f"--{_BOUNDARY}\r\nContent-Disposition: form-data; ".encode()
 _CLASSIFY, _TEXTS = "POST /classify", "POST /classify_text"
-_SCORE = "POST /score"
+_SCORE, _SEGMENT = "POST /score", "POST /segment"
 _EVALUATE, _COST = "POST /v1/evaluations", "POST /v1/evaluations/cost"
 _IMAGES = "POST /v2/models/fashion-elliptical/infer"
 _IMDB = "POST /v2/models/imdb-transject/infer"
 _REPOSITORY = "POST /v2/repository"
 _GET = ("/livez", "/v1/models", "/v1/evaluations", "/docs.json", "/v2/models/a", "/metrics")
 IMAGE_SPEC = b'{"attacks":[{"name":"fgsm","eps":["1/255"]}]}'
+MASK_SPEC = b'{"model":"scenes-segmenter","attacks":[{"name":"fgsm","eps":["1/255"]}]}'
 TEXT_SPEC = b'{"model":"imdb-transject","attacks":[{"name":"word-swap","rate":["0.1"]}]}'
 
 
@@ -160,10 +161,17 @@ def _copies(content: bytes, size: int) -> bytes:
 
 
 _FILE = Place("images", _CLASSIFY, FORM, lambda content: form(images=[content]))
+_SEGMENTED = Place("image", _SEGMENT, FORM, lambda content: form(image=[content]))
 _SEVERAL = Place("16 images", _CLASSIFY, FORM, lambda content: form(images=[content] * _FILES))
 _UPLOADS = (
     _in_form("images", IMAGE_SPEC, lambda content: [content]),
     _in_form("archive", IMAGE_SPEC, lambda content: [zipped({"a.png": content})], " (zip)"),
+    _in_form(
+        "archive",
+        MASK_SPEC,
+        lambda content: [zipped({"images/a.png": picture("PNG"), "masks/a.png": content})],
+        " (zip of masks)",
+    ),
 )
 _LABELS = _in_form("labels", IMAGE_SPEC, images=[picture("PNG")])
 _TENSOR = '{"inputs":[{"name":"%s","shape":[%s],"datatype":"%s","data":%s}]'
@@ -285,10 +293,11 @@ _LEAVING = {
     "half of a request": _SCANS._replace(leaves=0.5),
     "a request": _SCANS._replace(leaves=1.0),
 }
+_FORMS = (_CLASSIFY, _SEGMENT, _EVALUATE)
 Rows = tuple[str, Iterable[Place], Mapping[str, Kind]]
 _ROWS: Sequence[Rows] = (
-    ("pictures", (_FILE, *_UPLOADS), PICTURES),
-    ("large pictures", (_FILE, *_UPLOADS), LARGE),
+    ("pictures", (_FILE, _SEGMENTED, *_UPLOADS), PICTURES),
+    ("large pictures", (_FILE, _SEGMENTED, *_UPLOADS), LARGE),
     ("large pictures", (_SEVERAL,), {
         name: kind._replace(make=lambda n, kind=kind: kind.make(n // _FILES),
                             limit=_FILES * kind.limit)
@@ -301,11 +310,12 @@ _ROWS: Sequence[Rows] = (
         f"zip of {name}": Kind(partial(_copies, PICTURES[name].make(size)), 60_000_000)
         for name, size in _MANY.items()
     }),
+    ("archives", (_in_form("archive", MASK_SPEC, lambda c: [c], " (zip of masks)"),), ZIPS),
     ("archives", (_in_form("archive", TEXT_SPEC, lambda c: [c], " (parquet)"),), PARQUETS),
     ("archives", (_in_form("archive", TEXT_SPEC, lambda c: [c], " (csv)"), _LABELS), LINES),
-    ("forms", [Place("form", route, FORM, parts_form) for route in (_CLASSIFY, _EVALUATE)], PARTS),
+    ("forms", [Place("form", route, FORM, parts_form) for route in _FORMS], PARTS),
     ("forms", [Place("form", route, URLENCODED, partial(typed, URLENCODED))
-               for route in (_CLASSIFY, _EVALUATE)], _PAIRS),
+               for route in _FORMS], _PAIRS),
     ("http", [Place("head", f"GET {path}", HEAD, lambda c: (c.decode(), b"")) for path in _GET],
      HEADS),
     ("http", (Place("head", _CLASSIFY, HEAD, lambda c: (c.decode(), b"")),), HEADS),
@@ -313,7 +323,7 @@ _ROWS: Sequence[Rows] = (
     ("http", [Place("chunks", route, CHUNKED, in_chunks)
               for route in (_CLASSIFY, _TEXTS, _EVALUATE, _IMAGES)],
      {"chunks": Kind(lambda n: fill(b" ", n // 6), 12_000_000)}),
-    ("left", (_FILE, *_UPLOADS), _LEAVING),
+    ("left", (_FILE, _SEGMENTED, *_UPLOADS), _LEAVING),
     ("left", _TEXT_PLACES, {"a request": TEXTS["words"]._replace(leaves=1.0)}),
 )  # fmt: skip
 
@@ -329,5 +339,5 @@ def ordinary() -> dict[str, bytes]:
     """An ordinary request for each route that answers with predictions."""
     # Not one that the worker may read itself: then the processes that read others are there.
     image, text = Kind(lambda _: picture("WEBP")), Kind(partial(fill, b"word "))
-    rows = [(_FILE, image), (_TEXT_PLACES[0], text), (_TEXT_PLACES[1], text)]
+    rows = [(_FILE, image), (_SEGMENTED, image), (_TEXT_PLACES[0], text), (_TEXT_PLACES[1], text)]
     return {place.route: Family("", "", kind, place).request(2500) for place, kind in rows}

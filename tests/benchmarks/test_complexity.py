@@ -147,7 +147,7 @@ def test_nasty_archives_and_values_can_be_read() -> None:
 
 
 def test_the_evaluations_would_run() -> None:
-    for spec in (nasty.IMAGE_SPEC, nasty.TEXT_SPEC):
+    for spec in (nasty.IMAGE_SPEC, nasty.MASK_SPEC, nasty.TEXT_SPEC):
         EvaluationSpec.model_validate_json(spec)
 
 
