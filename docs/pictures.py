@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 from service.settings import ROOT
@@ -24,9 +25,11 @@ SIZES = {
     "page-evidence": (1280, 781),
     "page-images": (1280, 1713),
     "page-phone": (390, 0),
+    "page-segmentation": (1280, 620),
     "page-texts": (1280, 579),
     "report": (1000, 0),
 }
+SAMPLES = ROOT / "artifacts" / "samples" / "fashion-mnist"
 _MARGIN = 24  # above what a picture begins with
 _LOADED = """
 const seen = [...document.images].filter((image) => {
@@ -103,6 +106,30 @@ def texts(page: Page, folder: Path) -> None:
     take(page, folder, "page-texts", ".evidence")
 
 
+def classes(page: Page, folder: Path) -> None:
+    """The classes of the pixels of a scene."""
+    page.open("#/masks")
+    with tempfile.TemporaryDirectory() as made:
+        file = Path(made) / "scene.png"
+        _scene().save(file)
+        page.all("#mask-file")[0].send_keys(str(file))
+        page.one(".class-map")
+        take(page, folder, "page-segmentation", "#mask-models")
+
+
+def _scene() -> Image.Image:
+    """A sneaker of the samples over colors that run into each other."""
+    side, path = 128, sorted((SAMPLES / "sneaker").glob("*.png"))[0]
+    rise = np.linspace(60, 200, side)
+    red, green = np.meshgrid(rise, rise)
+    pixels = np.stack([red, green, np.full_like(red, 150)], axis=-1).astype(np.uint8)
+    with Image.open(path) as image:
+        item = np.asarray(image.convert("L").resize((96, 96), Image.Resampling.BILINEAR))
+    spot = pixels[16:112, 16:112]
+    spot[item > 16] = item[item > 16, None]
+    return Image.fromarray(pixels)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Take all of them."""
     folder = Path(arguments[0]) if arguments else ROOT / "docs" / "images"
@@ -118,6 +145,7 @@ def main(arguments: Sequence[str]) -> int:
             page.open()
             images(page, folder)
             texts(page, folder)
+            classes(page, folder)
     return 0
 
 

@@ -128,13 +128,13 @@ def save_inputs(
         CancelledError: the images were given up; nothing is left behind.
         OSError: the disk is full, or cannot be written; nothing is left behind.
     """
-    folder.mkdir(parents=True)
-    classes = Classes(label_names=models[0].labels, class_map=class_map)
-    task, specs = TASKS[models[0].task], list[ImageSpec]()
-    on_texts = task.reads == "texts"
+    task = TASKS[models[0].task]
     if task.per_pixel:
         _check_masks(uploads)
-        specs = _sizes(models)
+    folder.mkdir(parents=True)
+    classes = Classes(label_names=models[0].labels, class_map=class_map)
+    on_texts = task.reads == "texts"
+    specs = _sizes(models) if task.per_pixel else []
     try:
         with (folder / _TEXTS).open("w+b") if on_texts else TemporaryFile(dir=folder) as file:
             what: What = "texts" if on_texts else "masks" if specs else "images"

@@ -19,7 +19,7 @@ const FIELDS = { name: "called", note: "note", gate: "gate", stop: "stop", seed:
 
 /** What a gate may be about: how it is called, and the role of what must be run for it. */
 const GATES = { robust_accuracy: ["accuracy under the worst attack", "attack"], proved_accuracy: ["proved accuracy", "proof"], clean_accuracy: ["clean accuracy", null] };
-const PIXEL_GATES = { robust_pixel_accuracy: ["pixel accuracy under the worst attack", "attack"], clean_pixel_accuracy: ["clean pixel accuracy", null] };
+const PIXEL_GATES = { robust_pixel_accuracy: ["pixel accuracy under attack", "attack"], clean_pixel_accuracy: ["clean pixel accuracy", null] };
 const choices = (pairs) => pairs.map(([value, text]) => h("option", { value }, text));
 
 /** A field with its explanation below it. */

@@ -124,6 +124,7 @@ def test_what_says_nothing_of_pixels_is_refused(front: Front) -> None:
     check_error(other, 422, "invalid_spec", "compare_with: must have the same labels")
     of_classifier = post(front, files, model="fashion-dot")
     check_error(of_classifier, 422, "invalid_spec", "answers with one class: use pgd")
+    assert front.folders() == []
 
 
 @pytest.mark.slow
