@@ -58,6 +58,7 @@ export const BYTES_AT_ONCE = 8_000_000;
 /** What a model can be given. */
 export const IMAGES = "image-classification";
 export const TEXTS = "text-classification";
+export const LANGUAGE = "language-model";
 export const MASKS = "image-segmentation";
 
 const evaluationPath = (id) => `v1/evaluations/${encodeURIComponent(id)}`;
@@ -103,6 +104,9 @@ export function segment(image, model, signal) {
 
 /** Predictions in the order of the texts, at most `AT_ONCE`. */
 export const classifyTexts = (texts, model, signal) => postJson("classify_text", { texts, model, top_k: 5 }, signal);
+
+/** What a language model thinks of a text: {tokens: [{token, start, surprise | null}], perplexity, bits_per_character, count, context, model}. */
+export const scoreText = (text, model, signal) => postJson("score", { text, model }, signal);
 
 /** What an evaluation would cost: {model_evaluations, queries | null, amount | null, seconds | null}. */
 export const fetchCost = (spec, samples, signal) => postJson("v1/evaluations/cost", { spec, samples }, signal);

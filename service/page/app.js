@@ -10,11 +10,12 @@ import { openEvaluations } from "./evaluations.js";
 import { loadLimits, loadSamples, startImages } from "./images.js";
 import { imageInputs, revive, textInputs } from "./inputs.js";
 import { keep } from "./kept.js";
-import { imageModels, maskModels, textModels } from "./models.js";
+import { imageModels, languageModels, maskModels, textModels } from "./models.js";
+import { startScore } from "./score.js";
 import { startSegmenting } from "./segment.js";
 import { startTexts } from "./texts.js";
 
-const TITLES = { images: "Assay", texts: "Texts · Assay", masks: "Segmentation · Assay", evaluations: "Evaluations · Assay", evaluation: "Evaluation · Assay", compare: "Comparison · Assay" };
+const TITLES = { images: "Assay", texts: "Texts · Assay", language: "Language · Assay", masks: "Segmentation · Assay", evaluations: "Evaluations · Assay", evaluation: "Evaluation · Assay", compare: "Comparison · Assay" };
 
 let leaving = new AbortController();
 
@@ -30,7 +31,7 @@ function addSteps(kind) {
 
 function place() {
   const [, view, id] = location.hash.split("/");
-  if (["texts", "masks"].includes(view)) return { view };
+  if (["texts", "language", "masks"].includes(view)) return { view };
   if (view === "compare") return { view, id };
   if (view !== "evaluations") return { view: "images" };
   return id ? { view: "evaluation", id } : { view: "evaluations" };
@@ -62,7 +63,7 @@ function route() {
 async function load() {
   const [attacks] = await Promise.allSettled([loadAttacks().then(startForms)]);
   const refused = attacks.reason?.status === 401; // each wrong key counts
-  const results = refused ? [] : await Promise.allSettled([imageModels.load(byId("image-models")), textModels.load(byId("text-models")), maskModels.load(byId("mask-models")), loadSamples(), loadLimits()]);
+  const results = refused ? [] : await Promise.allSettled([imageModels.load(byId("image-models")), textModels.load(byId("text-models")), languageModels.load(byId("language-models")), maskModels.load(byId("mask-models")), loadSamples(), loadLimits()]);
   const failed = [attacks, ...results].find(({ status }) => status === "rejected");
   for (const name of ["image-error", "text-error"]) showError(byId(name), failed?.reason ?? null, failed && load);
 }
@@ -72,6 +73,7 @@ async function start() {
   startAccess();
   startImages();
   startTexts();
+  startScore();
   startSegmenting();
   maskModels.addEventListener("change", () => { byId("masks-link").hidden = maskModels.all.length === 0; });
   window.addEventListener("hashchange", () => {

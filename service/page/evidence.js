@@ -91,19 +91,19 @@ function rivals(report, { sample }, choice) {
   });
 }
 
-/** What an index means. The served model's own names, where it is still served: two models need not share their classes. */
+/** What an index with its probability means. The served model's own names, where it is still served: two models need not share their classes. */
 function labelNames(report, model) {
   const served = [...imageModels.all, ...textModels.all].find(({ name }) => name === model);
   const names = served?.labels ?? report.data.labels;
-  return (index) => (index === null ? "abstains" : names[index] ?? `class ${index}`);
+  if (!names.length) return (_, probability) => `perplexity ${(1 / probability).toFixed(2)}`; // of a language model
+  return (index, probability) => (index === null ? "abstains" : names[index] ?? `class ${index}`) + (probability === null || probability === undefined ? "" : ` ${chance(probability)}`);
 }
 
 /** The predictions before and after; before alone where nothing was made of the sample. */
 function answersLine({ model, attack, which, outcome: kind }, nameOf) {
-  const sure = (probability) => (probability === null || probability === undefined ? "" : ` ${chance(probability)}`);
   return h("p", { className: "answers" },
-    h("span", { className: `answer ${model.clean.correct ? "hold" : "fall"}` }, nameOf(model.clean.index) + sure(model.clean.probability)),
-    which.attack === "none" ? null : [" → ", h("span", { className: `answer ${kind === "held" || (kind === "lost" && model.clean.correct) ? "hold" : "fall"}` }, nameOf(attack.adversarial_index) + sure(attack.adversarial_probability))],
+    h("span", { className: `answer ${model.clean.correct ? "hold" : "fall"}` }, nameOf(model.clean.index, model.clean.probability)),
+    which.attack === "none" ? null : [" → ", h("span", { className: `answer ${kind === "held" || (kind === "lost" && model.clean.correct) ? "hold" : "fall"}` }, nameOf(attack.adversarial_index, attack.adversarial_probability))],
     attack.radius ? h("span", {}, ` within ${attack.radius.toFixed(2)} (l2)`) : null);
 }
 

@@ -1,19 +1,20 @@
 /** The choice of a model among those served for one task. */
 
-import { fetchModels, IMAGES, MASKS, TEXTS } from "./api.js";
+import { fetchModels, IMAGES, LANGUAGE, MASKS, TEXTS } from "./api.js";
 import { h } from "./dom.js";
 import { percent } from "./words.js";
 
-const TITLES = { [IMAGES]: "image model", [TEXTS]: "text model", [MASKS]: "segmenter" };
+const TITLES = { [IMAGES]: "image model", [TEXTS]: "text model", [LANGUAGE]: "language model", [MASKS]: "segmenter" };
 
-function accuracyText({ test_accuracy: test, valid_accuracy: valid, test_mean_iou: iou }) {
+function accuracyText({ test_accuracy: test, valid_accuracy: valid, test_mean_iou: iou, test_perplexity: perplexity }) {
+  if (perplexity !== undefined) return `perplexity ${perplexity.toFixed(2)} on its test set`;
   if (iou !== undefined) return `mIoU ${percent(iou, Infinity)} on its test set`;
   if (test !== undefined) return `${percent(test, Infinity)} on its test set`;
   return valid === undefined ? "accuracy not stated" : `${percent(valid, Infinity)} on held-out inputs`;
 }
 
 function inputText({ input, preprocessing, task }) {
-  if (task === TEXTS) return preprocessing.max_len ? `up to ${preprocessing.max_len} tokens` : "texts";
+  if (task === TEXTS || task === LANGUAGE) return preprocessing.max_len ? `up to ${preprocessing.max_len} tokens` : "texts";
   const [, channels, height, width] = input.shape;
   return `${height} × ${width} × ${channels}`;
 }
@@ -103,3 +104,6 @@ export function classOf(label, model) {
 export const imageModels = new Models(IMAGES);
 export const textModels = new Models(TEXTS);
 export const maskModels = new Models(MASKS);
+
+/** Those that say how likely a text is. */
+export const languageModels = new Models(LANGUAGE);

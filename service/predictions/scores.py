@@ -14,9 +14,13 @@ from service.predictions.texts import TextPredictions
 
 
 class ScoredToken(TypedDict):
-    """A token as the text has it, and -log2 of its probability; the first one has none."""
+    """A token as the text has it, where it starts, and -log2 of its probability.
+
+    The first one has none.
+    """
 
     token: str
+    start: int
     surprise: float | None
 
 
@@ -73,7 +77,7 @@ def _described(text: str, pieces: Pieces, surprises: np.ndarray, served: Served)
     artifact, total = served.artifact, float(surprises.sum())
     values = [None, *surprises.tolist()]
     tokens: list[ScoredToken] = [
-        {"token": text[low:high], "surprise": value}
+        {"token": text[low:high], "start": low, "surprise": value}
         for (low, high), value in zip(pieces.spans.tolist(), values, strict=True)
     ]
     # A character of several bytes has a token for each, all of them with its place.

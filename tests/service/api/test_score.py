@@ -56,6 +56,7 @@ def test_each_token_is_as_surprising_as_its_window_says(
     assert found["perplexity"] == pytest.approx(2 ** np.mean(expected), rel=1e-4)
     characters = len(text) - len(first["token"])
     assert found["bits_per_character"] == pytest.approx(sum(expected) / characters, rel=1e-4)
+    assert all(text.startswith(each["token"], each["start"]) for each in found["tokens"])
     assert "".join(each["token"] for each in found["tokens"]) == text.replace(" ", "")
     assert (found["context"], found["model"]) == (N, "tiny-language")
 
