@@ -179,7 +179,7 @@ class Admission:
             return
         self._parts.append(part)
         if sum(map(len, self._parts)) == len(self.inputs):
-            self._outputs.set_result(concatenate(self._parts))
+            self._outputs.set_result(self._batcher.merge(self._parts))
 
 
 class MicroBatcher:
@@ -192,6 +192,7 @@ class MicroBatcher:
         batch_max: inputs that the model sees at once, if fewer than the settings say; a larger
             request is cut.
         join: makes parts of requests what `predict` reads.
+        merge: makes the outputs of one request, from several batches, one array.
         model: its name in `metrics`.
         metrics: counts its batches and its queue.
     """
@@ -204,6 +205,7 @@ class MicroBatcher:
         *,
         batch_max: int | None = None,
         join: Callable[[Sequence[Any]], Any] = concatenate,
+        merge: Callable[[Sequence[np.ndarray]], np.ndarray] = concatenate,
         model: str = "",
         metrics: Metrics | None = None,
     ) -> None:
@@ -213,6 +215,7 @@ class MicroBatcher:
         self._batch_max = batch_max or settings.batch_max
         # A batch is read while the one before is computed.
         self.capacity = CapacityLimiter(2 * self._batch_max)
+        self.merge = merge
         self._predict, self._join, self._executor = predict, join, executor
         self._model, self._metrics = model, metrics
         self._admitted = 0

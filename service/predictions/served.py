@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -137,6 +138,7 @@ class Readiness:
 REFERENCE = "onnx-cpu"
 """The runtime on which the export scored every artifact; it opens in milliseconds."""
 
+_LENGTHS = 8  # to which texts of language models are padded
 _EXPLAINED_AT_ONCE = 4  # every layer's maps of a batch are in memory together
 
 
@@ -195,6 +197,7 @@ class Opener:
             self.executor,
             self._settings,
             join=_joining(artifact),
+            merge=_merging(artifact),
             model=artifact.name,
             metrics=self._metrics,
         )
@@ -269,21 +272,40 @@ def _joining(artifact: Artifact) -> Callable[[Sequence[Any]], Any]:
     """What makes parts of requests what a model reads."""
     if artifact.manifest.reads == "images":
         return concatenate
-    # Answers of a request may come from several batches, and are as long as their inputs.
-    fixed = not TASKS[artifact.manifest.task].labeled
-    return partial(pad, length=artifact.text_spec.max_len if fixed else None)
+    most = artifact.text_spec.max_len
+    # Answers of language models are as long as their inputs: of a few lengths, as few shapes are
+    # planned for.
+    labeled = TASKS[artifact.manifest.task].labeled
+    return partial(pad, step=1 if labeled else math.ceil(most / _LENGTHS), most=most)
+
+
+def _merging(artifact: Artifact) -> Callable[[Sequence[np.ndarray]], np.ndarray]:
+    """What makes parts of one answer, of several batches, a whole."""
+    return concatenate if TASKS[artifact.manifest.task].labeled else stack_longest
+
+
+def stack_longest(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Join arrays (B, N, ...) of several N, with zeros behind the shorter ones."""
+    longest = max(part.shape[1] for part in parts)
+    if all(part.shape[1] == longest for part in parts):
+        return concatenate(parts)
+    rest = [(0, 0)] * (parts[0].ndim - 2)
+    return np.concatenate(
+        [np.pad(part, [(0, 0), (0, longest - part.shape[1]), *rest]) for part in parts]
+    )
 
 
 def pad(
-    parts: Sequence[Sequence[np.ndarray]], *, length: int | None = None
+    parts: Sequence[Sequence[np.ndarray]], *, step: int = 1, most: int
 ) -> dict[str, np.ndarray]:
     """Token ids of some requests, padded to the longest text: tokens and mask, (B, N) each.
 
     Args:
         parts: of each request, the ids of its texts.
-        length: to which all are padded instead.
+        step: N is a multiple of it, or `most`.
+        most: tokens that a model reads.
     """
     rows = Ragged.of([row for part in parts for row in part], np.uint32)
-    longest = int(rows.lengths.max()) if length is None else length
+    longest = min(math.ceil(int(rows.lengths.max()) / step) * step, most)
     tokens, mask = rows.padded(longest, 0)  # the mask leaves out whatever pads
     return {"tokens": tokens, "mask": mask}

@@ -24,6 +24,7 @@ def scoring(
     state = tmp_path_factory.mktemp("scoring")
     models = [tiny_models, language_artifact.folder]
     given = {"models": models, "state": state, "runtime": "onnx-cpu", "max_text_chars": 3000}
+    given["batch_max"] = 2  # so that an answer comes from several batches
     with serving(Settings.model_validate(given)) as client:
         yield client
 
@@ -95,15 +96,15 @@ def test_models_and_the_protocol_v2_know_it(
     V = language_artifact.manifest.output.shape[2]
     metadata = scoring.get("/v2/models/tiny-language").json()
     assert [each["shape"] for each in metadata["outputs"]] == [[-1, -1, V]] * 2
-    texts = ["the film was good", "bad"]
-    tensor = {"name": "texts", "datatype": "BYTES", "shape": [2], "data": texts}
+    texts = ["the film was good", "bad", "a very bad film is not good", "film"]
+    tensor = {"name": "texts", "datatype": "BYTES", "shape": [4], "data": texts}
     answer = scoring.post("/v2/models/tiny-language/infer", json={"inputs": [tensor]}).json()
     outputs = {
         each["name"]: np.array(each["data"]).reshape(each["shape"]) for each in answer["outputs"]
     }
     tokens, mask = language_artifact.tokenizer().encode(texts, 12)
     expected = open_runtime(language_artifact).predict({"tokens": tokens, "mask": mask})
-    assert outputs["logits"].shape == (2, 4, V)
+    assert outputs["logits"].shape == (4, 7, V)
     np.testing.assert_allclose(outputs["logits"][mask], expected[mask], atol=1e-4)
     assert not outputs["logits"][~mask].any()
     np.testing.assert_allclose(outputs["probabilities"].sum(2), 1, atol=1e-5)
