@@ -27,7 +27,9 @@ class EvaluationForm(BaseModel):
     images: list[File] = Field(default=[], description="the images, in any known format")
     texts: str | None = Field(default=None, description='a JSON list, `["a fine film"]`')
     archive: list[File] = Field(
-        default=[], description="one zip or parquet of images, csv or parquet of texts"
+        default=[],
+        description="one zip or parquet of images, zip of `images/` and `masks/`, or csv or "
+        "parquet of texts",
     )
     labels: str | None = Field(
         default=None,
