@@ -16,7 +16,7 @@ BESIDE_TORCH = --override requirements/overrides.txt --no-emit-package torch --n
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-demo: $(VENV)/.cpu ## serve the shipped models with the web page [PORT=3000]
+demo: $(VENV)/.$(FLAVOUR) ## serve the shipped models with the web page [PORT=3000 FLAVOUR=cpu|cuda]
 	VENV="$(VENV)" ./assay serve --port $(PORT)
 
 test: $(VENV)/.dev chromium ## run the default tests [JOBS=2]
@@ -25,7 +25,7 @@ test: $(VENV)/.dev chromium ## run the default tests [JOBS=2]
 test-all: $(VENV)/.dev chromium ## run all tests, slow ones too
 	$(PYTEST) -m "slow or not slow"
 
-install: $(VENV)/.dev ## make the environment for everything
+install: $(VENV)/.dev $(VENV)/.$(FLAVOUR:cpu=dev) ## make the environment for everything [FLAVOUR=cpu|cuda]
 
 check: lint test ## format, lint, imports, types, tests
 
@@ -66,7 +66,15 @@ $(VENV)/.cpu: requirements/cpu.txt | $(VENV)/.torch
 
 $(VENV)/.dev: requirements/dev.txt requirements/cpu.txt | $(VENV)/.torch
 	$(BIN)/pip install --no-deps -r requirements/dev.txt
+	@rm -f $(VENV)/.cuda
 	@touch $(VENV)/.cpu $@
+
+# Both builds of ONNX Runtime have the same files: one goes before the other comes.
+$(VENV)/.cuda: requirements/gpu.txt | $(VENV)/.torch
+	$(BIN)/pip uninstall --yes onnxruntime onnxruntime-gpu
+	$(BIN)/pip install --no-deps -r requirements/gpu.txt
+	VENV="$(VENV)" ./assay runtimes
+	@touch $@
 
 chromium:
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \

@@ -16,13 +16,10 @@ machine without CUDA everything runs on the CPU. What cannot be measured, or not
 left, gives a row that says why.
 """
 
-import contextlib
 import copy
 import dataclasses
 import gc
-import importlib.util
 import itertools
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -57,6 +54,7 @@ from export.half import to_half
 from export.onnx import to_onnx
 from export.torch_files import to_torchscript
 from models.layers.block import Block
+from runtimes import cuda
 from runtimes.artifact import open_artifact
 from runtimes.onnx import open_session
 from runtimes.torch_model import load_torch_model
@@ -274,7 +272,7 @@ def _onnx(setting: Setting) -> Iterator[Cell]:
 def _onnx_rows(
     case: str, engine: str, setting: Setting, size: str, batch: int, precision: str
 ) -> Iterator[Row]:
-    _load(engine)
+    NEEDED[engine]()
     graphs = _graphs(size, setting.img_size, half=precision == "fp16", **setting.changes)
     images = _images(setting, batch)
     first, second = (_bound(_session(graph, engine, precision), images) for graph in graphs)
@@ -286,22 +284,6 @@ def _onnx_rows(
 
 
 @cache
-def _load(engine: str) -> None:
-    """Have ONNX Runtime use the libraries of CUDA that came with torch.
-
-    Raises:
-        RuntimeError: there is no such engine here.
-    """
-    if f"{engine}ExecutionProvider" not in onnxruntime.get_available_providers():
-        raise RuntimeError(f"this build of ONNX Runtime has no {engine}ExecutionProvider")
-    if engine == "Tensorrt" and importlib.util.find_spec("tensorrt") is None:
-        raise RuntimeError("the package tensorrt is not installed")
-    if hasattr(onnxruntime, "preload_dlls"):
-        with contextlib.redirect_stdout(sys.stderr):
-            onnxruntime.preload_dlls()
-
-
-@cache
 def _graphs(size: str, img_size: int, *, half: bool, **changes: Any) -> list[bytes]:
     if half:
         exact = _graphs(size, img_size, half=False, **changes)
@@ -309,6 +291,14 @@ def _graphs(size: str, img_size: int, *, half: bool, **changes: Any) -> list[byt
     with torch.inference_mode(False):
         images = torch.rand(2, 3, img_size, img_size)
         return [to_onnx(model, images, {}) for model in _pair(size, img_size, **changes)]
+
+
+NEEDED: dict[str, Callable[[], object]] = {
+    "CPU": lambda: None,
+    "CUDA": cuda.libraries,
+    "Tensorrt": cuda.tensorrt,
+}
+"""By engine, what says in words that it is not here."""
 
 
 def _session(graph: bytes, engine: str, precision: str) -> onnxruntime.InferenceSession:

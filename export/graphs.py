@@ -14,7 +14,6 @@ from runtimes import onnx as onnx_runtime
 from runtimes import openvino as openvino_runtime
 from runtimes.artifact import ArtifactError
 from runtimes.base import RuntimeUnavailable
-from runtimes.machine import has_nvidia_gpu
 from runtimes.manifest import ONNX, Precision
 from runtimes.onnx import open_session
 from runtimes.threads import available_cores
@@ -87,7 +86,7 @@ def require_precision(precision: Precision) -> None:
 
 
 def _has_cuda() -> bool:
-    return has_nvidia_gpu() and onnx_runtime.missing(onnx_runtime.CUDA) is None
+    return onnx_runtime.missing(onnx_runtime.CUDA) is None
 
 
 def _onnx(content: bytes, name: str) -> Graph:

@@ -4,13 +4,13 @@ from pathlib import Path
 
 from core.environment import cpu_flags, installed, processor
 
-_NVIDIA = Path("/proc/driver/nvidia")
+_NVIDIA, _DEVICES = Path("/proc/driver/nvidia"), Path("/dev")
 _PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu", "openvino", "torch")
 
 
 def has_nvidia_gpu() -> bool:
-    """Whether the driver of NVIDIA sees a device."""
-    return any((_NVIDIA / "gpus").glob("*"))
+    """Whether the driver of NVIDIA sees a device; some sandboxes show nothing but the device."""
+    return any((_NVIDIA / "gpus").glob("*")) or any(_DEVICES.glob("nvidia[0-9]*"))
 
 
 def fingerprint() -> dict[str, str]:
@@ -18,11 +18,12 @@ def fingerprint() -> dict[str, str]:
 
     Two machines with the same answer run the same runtime the fastest.
     """
-    found = {"cpu": processor(), "flags": " ".join(sorted(cpu_flags())), "gpus": _gpus()}
+    found = {"cpu": processor(), "flags": " ".join(sorted(cpu_flags())), "gpus": gpus()}
     return found | dict.fromkeys(_PACKAGES, "") | installed(_PACKAGES)
 
 
-def _gpus() -> str:
+def gpus() -> str:
+    """Names of the GPUs and the version of their driver, as far as it tells them."""
     found = [path.read_text() for path in sorted((_NVIDIA / "gpus").glob("*/information"))]
     models = [
         line.partition(":")[2].strip()

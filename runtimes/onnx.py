@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+from runtimes import cuda
 from runtimes.artifact import Artifact, ArtifactError
 from runtimes.base import Inputs, Mode, RuntimeUnavailable, as_feed, in_batches
 from runtimes.manifest import ONNX, WEIGHTS, Manifest, config_digest
@@ -15,14 +16,10 @@ METADATA_WEIGHTS, METADATA_CONFIG = "weights_sha256", "config_sha256"
 CPU, CUDA, TENSORRT = "onnx-cpu", "onnx-cuda", "onnx-tensorrt"
 _PROVIDERS = {
     CPU: "CPUExecutionProvider",
-    CUDA: "CUDAExecutionProvider",
-    TENSORRT: "TensorrtExecutionProvider",
+    CUDA: cuda.CUDA_PROVIDER,
+    TENSORRT: cuda.TENSORRT_PROVIDER,
 }
-_PACKAGES = {
-    CPU: "onnxruntime (requirements/cpu.txt)",
-    CUDA: "onnxruntime-gpu (requirements/gpu.txt)",
-    TENSORRT: "onnxruntime-gpu (requirements/gpu.txt) and tensorrt",
-}
+_NEEDED = {CPU: (), CUDA: (cuda.provider, cuda.driver), TENSORRT: (cuda.tensorrt, cuda.driver)}
 _FASTER = {CPU: ["int8"], CUDA: ["tf32"], TENSORRT: ["bf16", "fp16"]}
 _LARGEST_BATCH = 64
 
@@ -72,9 +69,12 @@ class OnnxRuntime:
 
 def missing(name: str) -> str | None:
     """Why a runtime of this module cannot be used, or None."""
-    if _PROVIDERS[name] in onnxruntime.get_available_providers():
-        return None
-    return f"this build of ONNX Runtime has no {_PROVIDERS[name]}; install {_PACKAGES[name]}"
+    try:
+        for check in _NEEDED[name]:
+            check()
+    except RuntimeUnavailable as error:
+        return str(error)
+    return None
 
 
 def precisions(name: str, manifest: Manifest, mode: Mode) -> list[str]:
@@ -113,6 +113,8 @@ def open_session(
         ArtifactError: the graph cannot be opened.
         RuntimeUnavailable: the providers that were asked for cannot open it.
     """
+    if providers and len(providers) > 1:
+        cuda.load_libraries()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -132,11 +134,11 @@ def _providers(name: str, precision: str, artifact: Artifact, cache: Path | None
     if name == CPU:
         return [_PROVIDERS[CPU]]
     # Rounded to TensorFloat-32 by default, which an exact fp32 is not.
-    cuda = (_PROVIDERS[CUDA], {"use_tf32": str(int(precision == "tf32"))})
+    plain = (_PROVIDERS[CUDA], {"use_tf32": str(int(precision == "tf32"))})
     if name == CUDA:
-        return [cuda, _PROVIDERS[CPU]]
+        return [plain, _PROVIDERS[CPU]]
     tensorrt = _tensorrt_options(precision, artifact, cache)
-    return [(_PROVIDERS[TENSORRT], tensorrt), cuda, _PROVIDERS[CPU]]
+    return [(_PROVIDERS[TENSORRT], tensorrt), plain, _PROVIDERS[CPU]]
 
 
 def _tensorrt_options(precision: str, artifact: Artifact, cache: Path | None) -> dict[str, str]:

@@ -80,7 +80,16 @@ def load_torchscript(content: bytes, *, device: str = "cpu") -> "nn.Module":
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        return torch.jit.load(io.BytesIO(content), map_location=device)
+        module = torch.jit.load(io.BytesIO(content), map_location=device)
+    place(module, device)
+    return module
+
+
+def place(module: Any, device: str) -> None:
+    """Make tensors that a frozen trace creates on a device; it names the one it was traced on."""
+    for node in module.graph.findAllNodes("prim::Constant"):
+        if node.output().type().kind() == "DeviceObjType":
+            node.s_("value", device)
 
 
 def missing() -> str | None:

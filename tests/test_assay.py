@@ -39,6 +39,7 @@ def environment(tmp_path: Path) -> Path:
         ("verify a/report.json", "robustness verify a/report.json"),
         ("results collect runs/a", "results collect runs/a"),
         ("smoke http://host", "deploy.smoke http://host"),
+        ("runtimes onnx-cuda", "runtimes onnx-cuda"),
         ("bench", "benchmarks --help"),
         ("bench kills --count 3", "benchmarks kills --count 3"),
         ("serve --port 4000", f"{SERVE} --port 4000"),

@@ -99,7 +99,9 @@ def check_assay(name: str, words: list[str]) -> None:
     elif name == "results":
         results_parser().parse_args(words)
     else:
-        assert name in ("serve", "smoke") or (name == "bench" and words[0] in benchmarks())
+        assert name in ("serve", "smoke", "runtimes") or (
+            name == "bench" and words[0] in benchmarks()
+        )
 
 
 def check_train(words: list[str]) -> None:
