@@ -275,7 +275,7 @@ def _onnx_rows(
     NEEDED[engine]()
     graphs = _graphs(size, setting.img_size, half=precision == "fp16", **setting.changes)
     images = _images(setting, batch)
-    first, second = (_bound(_session(graph, engine, precision), images) for graph in graphs)
+    first, second = (bound(_session(graph, engine, precision), images) for graph in graphs)
     pairs = measure_for(first, second, setting.cell_s, by_clock)
     rates = [[batch / each for each in pair] for pair in pairs]
     yield from pair_rows(
@@ -320,7 +320,7 @@ def _session(graph: bytes, engine: str, precision: str) -> onnxruntime.Inference
     return session
 
 
-def _bound(session: onnxruntime.InferenceSession, images: Tensor) -> Call:
+def bound(session: onnxruntime.InferenceSession, images: Tensor) -> Call:
     """Run a session on images where they are, which the caller keeps; the logits stay there too."""
     device, classes = images.device.type, session.get_outputs()[0].shape[1]
     logits = torch.empty(len(images), classes, device=device)

@@ -1,6 +1,8 @@
 import itertools
 import math
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -78,6 +80,39 @@ def test_short_calls_are_measured_several_at_once() -> None:
     pairs = measure_for("a", "b", 0.1, seconds)  # pyright: ignore[reportArgumentType] - labels
     assert set(pairs) == {(0.001, 0.002)} and len(pairs) == 8
     assert {repeats for _, repeats in seen[4:]} == {4}
+
+
+class Session:
+    """What records which memory a session of ONNX Runtime reads and writes."""
+
+    def __init__(self) -> None:
+        self.bound: list[tuple[object, ...]] = []
+        self.runs = 0
+        self.bind_input = self.bind_output = lambda *place: self.bound.append(place)
+
+    def get_outputs(self) -> list[SimpleNamespace]:
+        """One, of five classes."""
+        return [SimpleNamespace(shape=["batch", 5])]
+
+    def io_binding(self) -> "Session":
+        """What is bound is recorded here."""
+        return self
+
+    def run_with_iobinding(self, binding: object) -> None:
+        """Count the runs."""
+        assert binding is self
+        self.runs += 1
+
+
+def test_session_reads_and_writes_tensors_where_they_are() -> None:
+    session, images = Session(), torch.rand(3, 1, 4, 4)
+    call = gpu.bound(session, images)  # pyright: ignore[reportArgumentType] - a double
+    logits = call()
+    assert isinstance(logits, torch.Tensor) and session.runs == 1
+    assert session.bound == [
+        ("images", "cpu", 0, np.float32, [3, 1, 4, 4], images.data_ptr()),
+        ("logits", "cpu", 0, np.float32, [3, 5], logits.data_ptr()),
+    ]
 
 
 @pytest.mark.slow

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.export.passes import move_to_device_pass
 
 from export.torch_files import load_program
 from runtimes.artifact import Artifact
+from runtimes.base import blank_inputs
 from runtimes.manifest import PROGRAM, TORCHSCRIPT
 from runtimes.torchscript import load_torchscript
 from tests.exported import zipped
@@ -33,6 +35,16 @@ def test_files_hold_no_paths_no_debug_tables_and_nothing_pickled(artifact: Artif
         if name.endswith("_config.json"):
             entries = json.loads(text)["config"].values()
             assert entries and not any(entry["use_pickle"] for entry in entries)
+
+
+def test_program_moves_to_a_device_as_a_whole(artifact: Artifact, text_artifact: Artifact) -> None:
+    for each in (artifact, text_artifact):
+        program = torch.export.load(io.BytesIO(each.read(PROGRAM)))
+        moved = move_to_device_pass(program, "meta").module()
+        inputs = blank_inputs(each, 3)
+        given = [torch.from_numpy(values).to("meta") for values in inputs.values()]
+        with torch.inference_mode():
+            assert moved(*given).is_meta
 
 
 class Trap:

@@ -1,5 +1,6 @@
 """What holds for every name of the catalog: invariances, gradients, precisions, graphs."""
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Collection
@@ -17,6 +18,7 @@ from export.torch_files import to_torchscript
 from models.attention.base import metric_gradient
 from models.language import LanguageModel
 from models.layers.images import ImageModel
+from models.layers.tokens import TokenModel
 from runtimes.torchscript import load_torchscript
 from tests.models.small import small
 
@@ -342,6 +344,31 @@ def test_torch_compile_traces_the_whole_inference_and_training_step(
     assert_same(logits.detach(), eager(model)(*given), tolerance=1e-4)
     F.cross_entropy(logits, labels(logits)).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "variant", slow_but({"deit_tiny_elliptical", "transject", "lra, nystromformer"})
+)
+def test_device_holds_every_tensor_and_is_never_waited_for(
+    variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = build(variant), models.fold(build(variant))
+
+    def autocast(device: str, **_: object) -> contextlib.AbstractContextManager[None]:
+        assert device == "meta"
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(torch, "autocast", autocast)
+    monkeypatch.setattr(TokenModel, "check", lambda *_, **__: None)  # it looks at the ids
+    for model in both:
+        model = model.to("meta")  # where no tensor has values, and none meets one of the CPU
+        given = [each.to("meta") for each in inputs(variant)]
+        with torch.inference_mode():
+            assert model(*given).is_meta
+        logits = model(*given)
+        if logits.requires_grad:
+            F.cross_entropy(logits, labels(logits).to("meta")).backward()
+            assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 def score(logits: Tensor) -> Tensor:
