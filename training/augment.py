@@ -201,11 +201,10 @@ def rand_augment(images: Tensor, operations: int, *, magnitude: float, draws: Dr
     for _ in range(operations):
         level = ((magnitude + _SPREAD * draws.normal(1, 1, 1)) / 10).clamp(0, 1)
         sign = torch.where(draws.uniform(1, 1, 1) < 0.5, -1.0, 1.0)
-        # The second half of the numbers stands for doing nothing.
-        drawn = draws.integers(0, 2 * len(OPERATIONS))
+        # The second half of the groups stands for doing nothing.
+        groups = draws.groups(2 * len(OPERATIONS))[: len(OPERATIONS)]
         images = images.clone()
-        for number, operation in enumerate(OPERATIONS.values()):
-            own = (drawn == number).nonzero().squeeze(1)
+        for own, operation in zip(groups, OPERATIONS.values(), strict=True):
             if len(own):
                 images[own] = operation(images[own], level[own], sign[own])
     return images

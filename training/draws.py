@@ -62,6 +62,15 @@ class Draws:
         """Integers in [low, high), (B, *shape) int64."""
         return self._own(self._random.integers(low, high, (self._batch_size, *shape)))
 
+    def groups(self, count: int) -> list[Tensor]:
+        """Put each sample into one of so many groups: the indices (n,) int64 of each group's own.
+
+        They are sorted out before they are sent, so that no device is waited for.
+        """
+        drawn = self._random.integers(0, count, self._batch_size)[self._part]
+        own = (np.flatnonzero(drawn == number) for number in range(count))
+        return [torch.from_numpy(indices).to(self._device) for indices in own]
+
     def chance(self) -> float:
         """One number in [0, 1) for the whole batch."""
         return float(self._random.random())

@@ -102,10 +102,11 @@ def worst_replacements(
     """
     B, N, K = given.shape
     real = given.new_ones(B, N, dtype=torch.bool) if mask is None else mask
-    others = given[real]  # (T, K)
     # by pair (label, other class): the most that a token favors the other one
     if bound is None:
-        most = torch.stack([(others - others[:, k, None]).amax(0) for k in range(K)])
+        padding = ~real[:, :, None]
+        leads = (given - given[:, :, k, None] for k in range(K))
+        most = torch.stack([x.masked_fill(padding, -torch.inf).amax((0, 1)) for x in leads])
     else:
         most = 2 * bound * (1 - torch.eye(K, dtype=given.dtype, device=given.device))
     lead = given - given.gather(2, labels[:, None, None].expand(-1, N, 1))
