@@ -1,13 +1,12 @@
-"""The service over a socket: `bentoml serve` from the sources and from a built bento."""
+"""The service over a socket: `bentoml serve` of a built bento."""
 
 import json
-import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import bentoml
 import httpx
@@ -19,20 +18,17 @@ from tests.conftest import Once
 from tests.service.conftest import png, wait_until
 from tests.service.server import Server, built_bento, environment, serve
 
-SHIPPED = ROOT / "artifacts" / "fashion-elliptical"
-
 
 @pytest.fixture(scope="module")
-def server(
-    tiny_models: Path, samples: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
-    """A server from the sources: a shipped model and two tiny ones."""
-    folder = tmp_path_factory.mktemp("sources")
-    models = [SHIPPED, tiny_models / "dot", tiny_models / "transject"]
-    options: dict[str, Any] = {"ASSAY_SAMPLES": samples, "ASSAY_RUNTIME": "onnx-cpu"}
-    options["ASSAY_MODELS"] = os.pathsep.join(map(str, models))
-    with serve(str(ROOT), cwd=folder, home=folder / "home", **options) as running:
+def server(once: Once, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of a built bento, started elsewhere, with the shipped models and samples."""
+    folder = tmp_path_factory.mktemp("bento")
+    bento = shutil.copytree(built_bento(once), folder / "bento")  # others read what was built
+    (start := folder / "start").mkdir()
+    # No runtime is measured beside the tests.
+    with serve(str(bento), cwd=start, home=folder / "home", ASSAY_RUNTIME="onnx-cpu") as running:
         yield running
+    assert {path.name for path in start.iterdir()} == {"state"}
 
 
 def test_bentomls_client_is_told_what_is_wrong(server: Server, tmp_path: Path) -> None:
@@ -48,22 +44,15 @@ def test_bentomls_client_is_told_what_is_wrong(server: Server, tmp_path: Path) -
     assert refused.json()["error"]["code"] == "malformed_multipart"
 
 
-def test_built_bento_serves_from_anywhere(once: Once, tmp_path: Path) -> None:
-    bento, start = built_bento(once), tmp_path / "start"
-    start.mkdir()
-    held = {path.name for path in (bento / "src").iterdir()}
+def test_built_bento_serves_from_anywhere(server: Server, once: Once) -> None:
+    held = {path.name for path in (built_bento(once) / "src").iterdir()}
     assert held.isdisjoint({"tests", "training", "recipes", "benchmarks", "state", "runs"})
-    home = tmp_path / "home"
-    # Others read the bento, and no runtime is measured beside the tests.
-    options = {"PYTHONDONTWRITEBYTECODE": 1, "ASSAY_RUNTIME": "onnx-cpu"}
-    with serve(str(bento), cwd=start, home=home, **options) as server:
-        answer = httpx.post(f"{server.url}/classify", files={"images": png(size=28)})
-        assert answer.json()[0]["model"] == "fashion-elliptical"
-        assert httpx.get(f"{server.url}/").status_code == 200
-        samples = httpx.get(f"{server.url}/samples/index.json").json()
-        file = samples[0]["file"]
-        assert httpx.get(f"{server.url}/samples/{file}").headers["content-type"] == "image/png"
-    assert {path.name for path in start.iterdir()} == {"state"}
+    answer = httpx.post(f"{server.url}/classify", files={"images": png(size=28)})
+    assert answer.json()[0]["model"] == "fashion-elliptical"
+    assert httpx.get(f"{server.url}/").status_code == 200
+    samples = httpx.get(f"{server.url}/samples/index.json").json()
+    file = samples[0]["file"]
+    assert httpx.get(f"{server.url}/samples/{file}").headers["content-type"] == "image/png"
 
 
 def test_pictures_of_an_evaluation_mislead_the_public_path(server: Server) -> None:
