@@ -1,4 +1,5 @@
 import fcntl
+import gc
 import os
 import shutil
 import sys
@@ -14,6 +15,9 @@ sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 # The tests start more than a hundred processes, each of which would compile our modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Nearly all that is made while tests are imported stays: to look for garbage takes seconds.
+gc.disable()
 
 pytest_plugins = ["tests.exported", "tests.imported", "tests.imported_texts"]
 
@@ -53,3 +57,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if deselected:
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item not in deselected]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Look for garbage again, more seldom among a million objects than Python does by default."""
+    gc.set_threshold(50_000)
+    gc.enable()

@@ -1,6 +1,7 @@
 """A tiny exported model and what it is made of, once a session, for the tests of all packages."""
 
 import dataclasses
+import functools
 import gzip
 import io
 import json
@@ -19,6 +20,7 @@ import torch
 import yaml
 from PIL import Image
 from torch import nn
+from torch.onnx._internal import _lazy_import as exporter
 
 import export.write
 import models
@@ -49,6 +51,17 @@ TINY = {
     "depth": 3,
     "mlp_ratio": 2.0,
 }
+
+
+@functools.cache
+def _operators() -> Any:
+    from onnxscript._framework_apis.torch_2_11 import get_torchlib_ops
+
+    return get_torchlib_ops()
+
+
+# At each export torch would read them anew from the sources of 500 functions.
+exporter.onnxscript_apis.get_torchlib_ops = _operators  # pyright: ignore[reportPrivateImportUsage]
 
 
 def tiny_model(name: str = "deit_tiny_elliptical", **overrides: object) -> nn.Module:
