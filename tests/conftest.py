@@ -16,6 +16,9 @@ sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# What tests write need not outlive a loss of power.
+os.fsync = lambda fd: None
+
 # Nearly all that is made while tests are imported stays: to look for garbage takes seconds.
 gc.disable()
 
