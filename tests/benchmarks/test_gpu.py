@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from benchmarks import gpu
-from benchmarks.support.device import measure_for, rounding
+from benchmarks.device.exported import bound
+from benchmarks.device.setting import Cell, Setting
+from benchmarks.device.timing import measure_for, rounding
 from benchmarks.support.rows import Row
 
 QUICK = ("training", "logits")
@@ -37,7 +39,7 @@ def test_time_that_is_over_is_said() -> None:
 def test_figure_that_fails_says_why_and_the_next_is_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def cells(_: gpu.Setting) -> list[gpu.Cell]:
+    def cells(_: Setting) -> list[Cell]:
         """One that fails, one that gives nothing."""
         return [("first", lambda: [1 / 0]), ("second", lambda: [])]  # pyright: ignore
 
@@ -53,7 +55,7 @@ def test_unknown_names_are_refused(name: str, value: object) -> None:
 
 
 def test_what_matters_most_comes_first_and_nothing_is_left_out() -> None:
-    setting = gpu.Setting()
+    setting = Setting()
     cells = setting.cells()
     assert cells[0] == ("tiny", 64, "bf16") and cells[-1] == ("base", 8, "fp32")
     everything = itertools.product(setting.sizes, setting.batches, setting.precisions)
@@ -106,7 +108,7 @@ class Session:
 
 def test_session_reads_and_writes_tensors_where_they_are() -> None:
     session, images = Session(), torch.rand(3, 1, 4, 4)
-    call = gpu.bound(session, images)  # pyright: ignore[reportArgumentType] - a double
+    call = bound(session, images)  # pyright: ignore[reportArgumentType] - a double
     logits = call()
     assert isinstance(logits, torch.Tensor) and session.runs == 1
     assert session.bound == [
@@ -116,6 +118,7 @@ def test_session_reads_and_writes_tensors_where_they_are() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of its compiler
 @pytest.mark.parametrize("part", [part for part in gpu.PARTS if part not in QUICK])
 def test_tiny_form_of_every_other_part_is_measured_here(part: str) -> None:
     assert measured(part)

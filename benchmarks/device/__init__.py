@@ -1,0 +1,1 @@
+"""What `benchmarks.gpu` measures on a device, one part a module."""
