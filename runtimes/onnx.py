@@ -152,7 +152,8 @@ def _tensorrt_options(precision: str, artifact: Artifact, cache: Path | None) ->
     for kind, batch in (("min", 1), ("opt", 8), ("max", _LARGEST_BATCH)):
         options[f"trt_profile_{kind}_shapes"] = _profile(artifact.manifest, kind, batch)
     if cache is not None:
-        folder = built_folder(artifact, cache) / "tensorrt"
+        # A folder for each artifact and precision: names of plans need not tell them apart.
+        folder = built_folder(artifact, cache) / "tensorrt" / precision
         folder.mkdir(parents=True, exist_ok=True)
         options |= {"trt_engine_cache_enable": "True", "trt_engine_cache_path": str(folder)}
     return options

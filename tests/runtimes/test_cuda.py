@@ -153,6 +153,8 @@ def test_tensorrt_keeps_its_plans_beside_what_was_built_of_the_same_artifact(
     assert flags == ["True", "False", "False"]
     folder = Path(options["trt_engine_cache_path"])
     assert folder.is_dir() and artifact.digest[:16] in folder.parts and tmp_path in folder.parents
+    [_, exact], *_ = providers("onnx-tensorrt", "fp32", tmp_path)
+    assert exact["trt_engine_cache_path"] != options["trt_engine_cache_path"]
     shape = "x".join(map(str, artifact.manifest.input.shape[1:]))
     assert options["trt_profile_max_shapes"] == f"images:64x{shape}"
     assert "trt_engine_cache_path" not in providers("onnx-tensorrt")[0][1]
