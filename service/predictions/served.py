@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -26,8 +27,11 @@ from service.metrics import Metrics
 from service.predictions.attention import AttentionMaps
 from service.predictions.batcher import MicroBatcher, concatenate
 from service.settings import Settings
+from service.start import is_worker
 
 logger = logging.getLogger(__name__)
+
+_LOST_S = 60.0  # a device that has failed for so long does not come back to this process
 
 
 class Monitored:
@@ -36,6 +40,7 @@ class Monitored:
     Args:
         runtime: the runtime.
         probe: inputs that ask whether it answers.
+        on_loss: called once it has done nothing but fail for a minute, the probe included.
 
     Attributes:
         name: see `Runtime.name`.
@@ -43,10 +48,13 @@ class Monitored:
         failed: whether the last prediction failed through no fault of its inputs.
     """
 
-    def __init__(self, runtime: Runtime, probe: Inputs) -> None:
+    def __init__(
+        self, runtime: Runtime, probe: Inputs, *, on_loss: Callable[[], object] = lambda: None
+    ) -> None:
         self.name, self.precision = runtime.name, runtime.precision
-        self._runtime, self._probe = runtime, probe
+        self._runtime, self._probe, self._on_loss = runtime, probe, on_loss
         self._began: float | None = None
+        self._failing_since: float | None = None
         self.failed = False
 
     @property
@@ -62,22 +70,38 @@ class Monitored:
             ApiError: 422 invalid_inputs; 503 runtime_failed, when the inputs were right: also
                 for logits that are no numbers, as a faulty device gives.
         """
-        self._began = time.monotonic()
+        self._began = began = time.monotonic()
         try:
-            logits = self._runtime.predict(inputs)
-            if not np.isfinite(logits).all():
-                raise ArithmeticError("the logits are not finite")
+            logits = self._finite(inputs)
         except InvalidInputs as error:
             raise ApiError(422, "invalid_inputs", f"The {error}.") from error
         except Exception as error:  # engines share no base class of their errors
             self.failed = True
             logger.exception("The runtime %s has failed", self.name)
+            self._failing_since = self._failing_since or began
+            if time.monotonic() - self._failing_since >= _LOST_S and self._is_lost():
+                self._on_loss()
             message = "The model's runtime has failed; another host may answer."
             raise ApiError(503, "runtime_failed", message, headers={"retry-after": "5"}) from error
         finally:
             self._began = None
-        self.failed = False
+        self.failed, self._failing_since = False, None
         return logits
+
+    def _finite(self, inputs: Inputs) -> np.ndarray:
+        logits = self._runtime.predict(inputs)
+        if not np.isfinite(logits).all():
+            raise ArithmeticError("the logits are not finite")
+        return logits
+
+    def _is_lost(self) -> bool:
+        """Whether inputs that it once answered fail as well."""
+        try:
+            self._finite(self._probe)
+        except Exception:
+            return True
+        self._failing_since = None
+        return False
 
     def check(self) -> None:
         """Predict the probe.
@@ -135,6 +159,16 @@ class Readiness:
         return True
 
 
+def leave() -> None:
+    """End a worker whose runtime is lost: CUDA gives a process no device back that has failed.
+
+    The server starts another, which opens the models again. A process that no server started stays.
+    """
+    if is_worker():
+        logger.critical("A runtime is lost: this worker ends, and another one opens the models")
+        os._exit(1)  # an orderly end would close the socket that the other workers share
+
+
 REFERENCE = "onnx-cpu"
 """The runtime on which the export scored every artifact; it opens in milliseconds."""
 
@@ -190,7 +224,8 @@ class Opener:
         asked = selection_options(self._settings)
         if at_once and unmeasured(artifact, self._settings):
             asked |= {"name": REFERENCE, "mode": "exact"}
-        runtime = Monitored(open_selected(artifact, **asked), blank_inputs(artifact, 1))
+        opened = open_selected(artifact, **asked)
+        runtime = Monitored(opened, blank_inputs(artifact, 1), on_loss=leave)
         texts = artifact.manifest.reads == "texts"
         batcher = MicroBatcher(
             runtime.predict,

@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 from runtimes.base import Inputs, InvalidInputs
 from runtimes.onnx import OnnxRuntime
 from service.http.refusal import ApiError
+from service.predictions import served
 from service.predictions.served import Monitored, Readiness
 from tests.service.conftest import png
 
@@ -53,6 +54,49 @@ def test_a_device_that_gives_no_numbers_is_lost_and_wrong_inputs_are_no_fault_of
         runtime.predict({})
     assert (refused.value.status, refused.value.code) == (422, "invalid_inputs")
     assert refused.value.message == "The inputs must be an array." and not runtime.failed
+
+
+class Lost(Device):
+    """A runtime that answers zeros while its device is there."""
+
+    there = False
+
+    def predict(self, inputs: Inputs) -> np.ndarray:
+        if isinstance(inputs, np.ndarray) and (inputs.any() or not self.there):
+            raise RuntimeError("CUDA error: device is lost")
+        return super().predict(inputs)
+
+
+def test_device_that_stays_lost_ends_its_worker_and_hard_inputs_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[int] = []
+    device = Lost()
+    runtime = Monitored(device, PROBE, on_loss=lambda: ended.append(1))
+
+    def fail() -> None:
+        with pytest.raises(ApiError, match="has failed"):
+            runtime.predict(PROBE + 1)
+
+    fail()
+    assert not ended
+    monkeypatch.setattr(served, "_LOST_S", 0.0)
+    device.there = True
+    fail()
+    assert not ended
+    device.there = False
+    fail()
+    assert ended == [1]
+
+
+def test_worker_alone_ends_and_with_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[int] = []
+    monkeypatch.setattr(served.os, "_exit", ends.append)
+    served.leave()
+    assert not ends
+    monkeypatch.setattr(served, "is_worker", lambda: True)
+    served.leave()
+    assert ends == [1]
 
 
 @pytest.mark.anyio
