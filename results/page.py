@@ -9,6 +9,8 @@ from core.tables import markdown_table
 from results import isomap
 from results.headlines import headline_of
 from results.inside_page import ABOUT, picture, picture_name, section
+from results.side_by_side import section as attentions
+from results.side_by_side import unusual
 
 _HEAD = """# Results
 
@@ -21,7 +23,6 @@ of the papers. After it stands what a run did otherwise than its recipe says tod
 commit: a file was changed since. Run time: training and validation, over all sessions. Waiting: the
 share of the time of training that the model waited for data.
 """
-_USUAL = {"estimator": "difference", "scaling": "max", "causal_metric": "prefix"}
 _PART = "a part, not the whole split"
 _IOU = "test_mean_iou"
 _COLUMNS = (
@@ -38,6 +39,7 @@ def page(records: Sequence[dict[str, Any]], papers: dict[str, dict[str, Any]]) -
         papers: by data set: `source`, and the accuracy of each model or attention.
     """
     parts = [_HEAD + (ABOUT if _of(records, "analysis") else "")]
+    parts += filter(None, [attentions(records)])
     parts += [_task(source, own, papers.get(source, {})) for source, own in _by_source(records)]
     parts += [_evaluation(record) for record in records if record["kind"] == "evaluation"]
     if not records:
@@ -213,10 +215,9 @@ def _known_as(model: dict[str, Any]) -> str:
     """
     name, attention = model["name"], model.get("attention", "dot")
     known = name if attention == "dot" or name.endswith(attention) else attention
-    options = model.get("attention_options", {})
-    given = ((key, options.get(key, usual), usual) for key, usual in _USUAL.items())
-    others = (f"{key}={value}" for key, value, usual in given if value != usual)
-    return " ".join([known, *others]) if known != attention and attention != "dot" else known
+    return (
+        " ".join([known, *unusual(model)]) if known != attention and attention != "dot" else known
+    )
 
 
 def _commits(sessions: list[dict[str, Any]]) -> str:

@@ -2,8 +2,7 @@
 
 The folder of an evaluation holds what the models read and nothing else: the pixels of images at the
 size of each model, with those of their masks, or all texts in one file; and `inputs.json` with
-names and labels. The
-evaluation's own files lie in `report`.
+names and labels. The evaluation's own files lie in `report`.
 """
 
 import csv

@@ -10,6 +10,7 @@ from models.checkpoints import load_weights
 from results.__main__ import main
 from results.page import page, pictures
 from results.records import OF_RUN, PAPERS, collect, read_records
+from results.side_by_side import section
 from robustness.report.schema import FILE as REPORT
 from tests.robustness.made_report import make_report
 from tests.training.conftest import start
@@ -73,6 +74,24 @@ def test_papers_know_a_variant_by_its_attention() -> None:
     assert "| 63.8 |" in page([run], papers)
     run["recipe"]["model"]["attention"] = "kde"
     assert "| 65.0 |" not in page([run], papers)
+
+
+def test_attentions_stand_side_by_side_under_the_budget_of_their_recipe() -> None:
+    names = ("transformer-small", "transformer-small-seed1", "performer-small", "bag-small",
+             "linformer-small", "transject-small")  # fmt: skip
+    runs = [shipped(f"lra-listops-{name}") for name in names]
+    first, second, *_ = (f"{100 * run['metrics']['test_accuracy']:.2f}" for run in runs)
+    mean = (float(first) + float(second)) / 2
+    lines = section(runs).splitlines()
+    table = [line.split(" | ")[0].lstrip("| ") for line in lines[6:]]
+    assert table == ["`dot`", "`linformer`", "`performer`", "`bag_of_tokens`", "`transject`"]
+    assert f"| `dot` | {mean:.2f} ± " in lines[6] and lines[6].endswith(" (2) |")
+    runs[2]["changes"] = ["train.steps=1"]
+    assert "`performer`" not in section(runs)
+    runs[2]["changes"] = ["train.accumulate=1"]
+    runs[2]["recipe"]["model"]["attention_options"] = {"estimator": "random"}
+    assert "| `performer` estimator=random |" in section(runs)
+    assert section(runs[:3]) == "", "a task with few attentions"
 
 
 def test_accuracy_of_the_commonest_class_heads_a_table_that_knows_it() -> None:
