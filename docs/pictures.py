@@ -24,12 +24,17 @@ SIZES = {
     "page-dark": (1280, 763),
     "page-evidence": (1280, 781),
     "page-images": (1280, 1713),
+    "page-language": (1280, 860),
     "page-phone": (390, 0),
     "page-segmentation": (1280, 620),
     "page-texts": (1280, 579),
     "report": (1000, 0),
 }
 SAMPLES = ROOT / "artifacts" / "samples" / "fashion-mnist"
+_REVIEW = (
+    "This is one of the best films I have ever seen. The acting is wonderful, the story is a bit "
+    "slow, and the ending is quite a bicycle. I would recommend it to anyone who likes AAA movies."
+)
 _MARGIN = 24  # above what a picture begins with
 _LOADED = """
 const seen = [...document.images].filter((image) => {
@@ -106,6 +111,15 @@ def texts(page: Page, folder: Path) -> None:
     take(page, folder, "page-texts", ".evidence")
 
 
+def language(page: Page, folder: Path) -> None:
+    """The words of a text, by how they surprise a model."""
+    page.open("#/language")
+    page.one("#score-text").send_keys(_REVIEW)
+    page.one("#score").click()
+    page.one("#score-result .toggle").click()
+    take(page, folder, "page-language")
+
+
 def classes(page: Page, folder: Path) -> None:
     """The classes of the pixels of a scene."""
     page.open("#/masks")
@@ -145,6 +159,7 @@ def main(arguments: Sequence[str]) -> int:
             page.open()
             images(page, folder)
             texts(page, folder)
+            language(page, folder)
             classes(page, folder)
     return 0
 

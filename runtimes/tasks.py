@@ -106,7 +106,8 @@ class Segmentation(TaskForm):
 class NextTokens(TaskForm):
     """The token after each: logits (N, L, V), of which those of padding mean nothing.
 
-    As of a segmentation, another answer is one with more than 0.5 % of other tokens.
+    As of a segmentation, another answer is one with more than 0.5 % of other tokens, and with more
+    than one: between two that are equally likely the last bits decide.
     """
 
     def output_shape(self, labels: int, input_shape: Sequence[int], tokens: int = 0) -> list[int]:
@@ -126,7 +127,7 @@ class NextTokens(TaskForm):
     def changed(self, logits: np.ndarray, expected: np.ndarray, feed: Feed) -> np.ndarray:
         """See `TaskForm.changed`."""
         differ = (logits.argmax(2) != expected.argmax(2)) & feed["mask"]
-        return differ.sum(1) > (1 - MIN_AGREEMENT) * feed["mask"].sum(1)
+        return differ.sum(1) > np.maximum(1, (1 - MIN_AGREEMENT) * feed["mask"].sum(1))
 
 
 TASKS: dict[Task, TaskForm] = {

@@ -72,7 +72,7 @@ class Settings(BaseSettings):
         default="scenes-segmenter", description="segmenter used when none is named"
     )
     default_language: str = Field(
-        default="imdb-language", description="language model used when none is named"
+        default="imdb-characters", description="language model used when none is named"
     )
     targets: Path | None = Field(
         default=None,

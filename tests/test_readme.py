@@ -63,6 +63,10 @@ def test_readme_is_short_and_tells_the_figures_of_the_shipped_text_model() -> No
     size = sum(path.stat().st_size for path in artifact.folder.iterdir()) / 1e6
     assert f"{accuracy:.2f} % of the 25,000 test reviews" in " ".join(README.split())
     assert f"its artifact is {size:.1f} MB" in README
+    artifact = open_artifact(ROOT / "artifacts" / "imdb-characters")
+    bits = artifact.manifest.metrics["test_bits_per_character"]
+    size = sum(path.stat().st_size for path in artifact.folder.iterdir()) / 1e6
+    assert f"{bits:.3f} bits per character of 2,500 reviews ({size:.1f} MB)" in README
 
 
 def test_readme_workflow_and_hooks_run_what_the_makefile_runs() -> None:

@@ -107,10 +107,11 @@ def render(report: Report, exhibits: Sequence[tuple[Example, Pixels | Texts | No
 
 def _readings(model: ModelFigures) -> Iterator[tuple[Any, ...]]:
     """The few numbers that matter: name, what it is, share and interval."""
-    yield "clean", "before any attack", model.clean.top1, model.clean.ci
+    names = ("clean", "robust") if model.clean.perplexity is None else ("tokens right",) * 2
+    yield names[0], "before any attack", model.clean.top1, model.clean.ci
     if model.largest is not None:
         worst = f"worst attack {at_largest(model)}"
-        yield "robust", worst, model.largest.top1, model.largest.ci
+        yield names[1], worst, model.largest.top1, model.largest.ci
     if model.corrupted is not None:
         yield "corrupted", "mean over corruptions", model.corrupted.top1, model.corrupted.ci
     if model.proved is not None:

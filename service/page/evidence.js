@@ -95,15 +95,17 @@ function rivals(report, { sample }, choice) {
 function labelNames(report, model) {
   const served = [...imageModels.all, ...textModels.all].find(({ name }) => name === model);
   const names = served?.labels ?? report.data.labels;
-  if (!names.length) return (_, probability) => `perplexity ${(1 / probability).toFixed(2)}`; // of a language model
+  const perplexity = (_, probability) => `perplexity ${(1 / probability).toFixed(2)}`;
+  if (!names.length) return Object.assign(perplexity, { unclassed: true }); // of a language model
   return (index, probability) => (index === null ? "abstains" : names[index] ?? `class ${index}`) + (probability === null || probability === undefined ? "" : ` ${chance(probability)}`);
 }
 
 /** The predictions before and after; before alone where nothing was made of the sample. */
 function answersLine({ model, attack, which, outcome: kind }, nameOf) {
+  const tone = (right) => (nameOf.unclassed ? "" : right ? "hold" : "fall");
   return h("p", { className: "answers" },
-    h("span", { className: `answer ${model.clean.correct ? "hold" : "fall"}` }, nameOf(model.clean.index, model.clean.probability)),
-    which.attack === "none" ? null : [" → ", h("span", { className: `answer ${kind === "held" || (kind === "lost" && model.clean.correct) ? "hold" : "fall"}` }, nameOf(attack.adversarial_index, attack.adversarial_probability))],
+    h("span", { className: `answer ${tone(model.clean.correct)}` }, nameOf(model.clean.index, model.clean.probability)),
+    which.attack === "none" ? null : [" → ", h("span", { className: `answer ${tone(kind === "held" || (kind === "lost" && model.clean.correct))}` }, nameOf(attack.adversarial_index, attack.adversarial_probability))],
     attack.radius ? h("span", {}, ` within ${attack.radius.toFixed(2)} (l2)`) : null);
 }
 
@@ -113,8 +115,8 @@ function exhibitLine({ report, run, choice }, entry, nameOf) {
   return [h("p", { className: "exhibit-line" },
     h("b", {}, `#${sample.index}`), h("bdi", { className: "file", title: sample.name }, sample.name),
     sample.label === null ? null : h("span", {}, `label ${nameOf(sample.label)}`),
-    h("span", { className: `outcome ${entry.outcome}` }, WORDS[roleOf(entry.attack)].outcomes[entry.outcome]),
-    confirmations(entry), entry.attack.by && h("span", {}, `shown: ${entry.attack.by}`), rivals(report, entry, choice)), proofList(entry, run)];
+    nameOf.unclassed ? null : h("span", { className: `outcome ${entry.outcome}` }, WORDS[roleOf(entry.attack)].outcomes[entry.outcome]),
+    confirmations(entry), entry.attack.by && h("span", {}, `shown: ${entry.attack.by}`), nameOf.unclassed ? null : rivals(report, entry, choice)), proofList(entry, run)];
 }
 
 function select(label, options, value, onChoice) {
@@ -139,6 +141,7 @@ class Evidence {
   }
 
   #filters(all) {
+    if (!this.report.data.labels.length) return ""; // no text of a language model is misled
     const button = (key, text, number) => choiceButton(`${text} ${number}`, this.only === key, () => this.draw({ only: key, shown: SHOWN_AT_FIRST }), { disabled: number === 0 });
     return h("div", { className: "segmented", role: "group", "aria-label": "Which samples" },
       button(null, "all", all.length),

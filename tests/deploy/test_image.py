@@ -129,7 +129,8 @@ def test_bill_of_materials_names_packages_and_models(tmp_path: Path) -> None:
         if each["type"] == "machine-learning-model"
     }
     artifact = open_artifact(ROOT / "artifacts" / "imdb-transject")
-    assert models["imdb-transject"] == artifact.digest and len(models) == 4
+    shipped = [*(ROOT / "artifacts").glob("*/manifest.json")]
+    assert models["imdb-transject"] == artifact.digest and len(models) == len(shipped)
     source.write_text('{"bomFormat": "CycloneDX", "components": []}')
     with pytest.raises(ValueError, match="valid CycloneDX 1.6"):
         complete(source, tmp_path, tmp_path / "wrong.json")

@@ -128,3 +128,15 @@ def test_precisions_that_need_labels_are_refused(language_run_folder: Path, tmp_
     with pytest.raises(ValueError, match="samples must have labels to score fp16"):
         write_artifact(run, samples, tmp_path / "half", precision="fp16")
     assert not (tmp_path / "half").exists()
+
+
+def test_one_token_between_two_equally_likely_ones_is_no_other_answer() -> None:
+    task, draw = TASKS[LANGUAGE], np.random.default_rng(0)
+    logits = draw.normal(size=(3, 400, 5)).astype(np.float32)
+    mask = np.arange(400) < np.array([[40], [400], [400]])
+    other = logits.copy()
+    for row, count in enumerate((1, 2, 3)):
+        other[row, :count] = -logits[row, :count]
+    other[0, 40:] = -1  # padding
+    feed = {"tokens": mask.astype(np.int64), "mask": mask}
+    assert task.changed(other, logits, feed).tolist() == [False, False, True]
