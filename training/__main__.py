@@ -12,6 +12,7 @@ from training.recipe import entries
 
 if TYPE_CHECKING:
     from training.distributed import Processes
+    from training.recipe import Recipe
     from training.trainer import Trainer
 
 # torch takes seconds to import: help and mistakes are answered before.
@@ -19,13 +20,15 @@ if TYPE_CHECKING:
 _ROOT = Path(__file__).parent.parent
 RECIPES = _ROOT / "recipes"
 RUNS = Path("runs")
+LEFT = 1
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line.
 
     Returns:
-        0, 2 for a bad recipe, data or folder, or 130 when interrupted.
+        0, 1 when `all` left runs unfinished, 2 for a bad recipe, data or folder, or 130 when
+        interrupted.
     """
     arguments = _parser().parse_args(argv)
     return run_command(lambda: arguments.command(arguments))
@@ -72,6 +75,16 @@ def _parser() -> argparse.ArgumentParser:
     writing.add_argument("--temperature", type=float, default=0.0, metavar="T", help=about)
     writing.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
     writing.set_defaults(command=_generate)
+    together = commands.add_parser(
+        "all",
+        prog="./assay train all",
+        help="train the runs of recipes, several at a time",
+        description="Train all runs of recipes, several at a time on one device; each data set is "
+        "read once. Finished\nruns are left as they are, interrupted ones continue. 'plan' says "
+        "how long it takes.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    together.set_defaults(command=_all)
     planning = commands.add_parser(
         "plan",
         prog="./assay train plan",
@@ -79,17 +92,27 @@ def _parser() -> argparse.ArgumentParser:
         description="Say how long runs will take, before any is started: a few steps of each are "
         "measured here, and a part of a validation. No run is begun.",
     )
-    about = (
-        "recipe files, and overrides as of ./assay train; variant=A,B and seed=0,1,2 name several, "
-        "without a variant all are meant"
-    )
-    planning.add_argument("words", nargs="+", metavar="RECIPE|key=value", help=about)
-    about = "folder of the runs, finished or not (default: runs)"
-    planning.add_argument("--runs", type=Path, default=RUNS, metavar="DIR", help=about)
+    for command in (together, planning):
+        _several(command)
     about = "steps of each run to measure (default: 3)"
     planning.add_argument("--steps", type=int, default=3, metavar="N", help=about)
     planning.set_defaults(command=_plan)
     return parser
+
+
+def _several(command: argparse.ArgumentParser) -> None:
+    """Options that name several runs."""
+    about = (
+        "recipe files, and overrides as of ./assay train; variant=A,B and seed=0,1,2 name several, "
+        "without a variant all are meant"
+    )
+    command.add_argument("words", nargs="+", metavar="RECIPE|key=value", help=about)
+    about = "folder of the runs, finished or not (default: runs)"
+    command.add_argument("--runs", type=Path, default=RUNS, metavar="DIR", help=about)
+    about = "runs that train at a time (default: 1)"
+    command.add_argument("--at-once", type=int, default=1, metavar="N", help=about)
+    about = "for all of them; what is not finished then is saved (default: no limit)"
+    command.add_argument("--minutes", type=float, metavar="M", help=about)
 
 
 def _entries() -> str:
@@ -112,17 +135,37 @@ def _list(_: argparse.Namespace) -> int:
     return 0
 
 
-def _plan(arguments: argparse.Namespace) -> int:
-    import torch
+def _recipes(arguments: argparse.Namespace) -> list["Recipe"]:
+    """Those that the words name, in their order."""
+    from training.plan import expand
 
-    from training.plan import expand, plan
-
-    if arguments.steps < 1:
-        raise ValueError(f"--steps must be at least 1, got {arguments.steps}")
+    for name, value in (("at-once", arguments.at_once), ("minutes", arguments.minutes)):
+        if value is not None and value <= 0:
+            raise ValueError(f"--{name} must be above 0, got {value}")
     paths = [Path(word) for word in arguments.words if "=" not in word]
     if not paths:
         raise ValueError("name a recipe file")
-    recipes = list(expand(paths, [word for word in arguments.words if "=" in word]))
+    return list(expand(paths, [word for word in arguments.words if "=" in word]))
+
+
+def _all(arguments: argparse.Namespace) -> int:
+    from training.together import train_all
+
+    recipes, minutes = _recipes(arguments), arguments.minutes
+    seconds = None if minutes is None else 60 * minutes
+    left = train_all(recipes, arguments.runs, at_once=arguments.at_once, seconds=seconds)
+    print(f"{len(recipes) - len(left)} of {len(recipes)} runs are finished")
+    return LEFT if left else 0
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    import torch
+
+    from training.plan import ends, plan
+
+    if arguments.steps < 1:
+        raise ValueError(f"--steps must be at least 1, got {arguments.steps}")
+    recipes = _recipes(arguments)
     width = max(len(recipe.run_name) for recipe in recipes)
 
     def show(*cells: str) -> None:
@@ -130,14 +173,19 @@ def _plan(arguments: argparse.Namespace) -> int:
         name, state, *figures = cells
         print(f"{name:{width}}  {state:16}" + "".join(f"{one:>12}" for one in figures), flush=True)
 
-    show("run", "state", "steps", "s/step", "hours left")
-    seconds = 0.0
-    for run in plan(recipes, arguments.runs, steps=arguments.steps):
+    show("run", "state", "steps", "s/step", "hours left", "to its end")
+    planned = plan(recipes, arguments.runs, steps=arguments.steps)
+    last, in_time = 0.0, 0
+    for run, end in ends(planned, arguments.at_once):
         paced = ("", "") if run.pace is None else (f"{run.pace.steps:,}", f"{run.pace.step:.3f}")
-        show(run.folder.name, run.state, *paced, f"{run.seconds / 3600:.2f}")
-        seconds += run.seconds
-    about = f"{len(recipes)} runs, one after another, threads: {torch.get_num_threads()}"
-    print(f"{seconds / 3600:.1f} hours for {about}")
+        show(run.folder.name, run.state, *paced, *(f"{s / 3600:.2f}" for s in (run.seconds, end)))
+        last = max(last, end)
+        in_time += arguments.minutes is None or end <= 60 * arguments.minutes
+    turns = "one after another" if arguments.at_once == 1 else f"{arguments.at_once} at once"
+    about = f"{len(recipes)} runs, {turns}, threads: {torch.get_num_threads()}"
+    print(f"{last / 3600:.1f} hours for {about}")
+    if arguments.minutes is not None:
+        print(f"{in_time} of them end within {arguments.minutes:g} minutes")
     return 0
 
 

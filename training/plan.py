@@ -1,6 +1,7 @@
 """How long runs will take, told before any of them starts: a few steps of each are measured."""
 
 import dataclasses
+import heapq
 import itertools
 import tempfile
 import time
@@ -120,6 +121,19 @@ def plan(recipes: Iterable[Recipe], runs: Path, *, steps: int = STEPS) -> Iterat
             measured.append((like, pace))
         done = 0 if differs else saved_step(folder)
         yield Planned(folder=folder, done=done, pace=pace, differs=differs)
+
+
+def ends(planned: Iterable[Planned], at_once: int) -> Iterator[tuple[Planned, float]]:
+    """Each run with the seconds after which it ends, where so many train at a time.
+
+    Each begins, in the order given, when one before it ends; that runs at a time slow each other
+    down is not counted.
+    """
+    free = [0.0] * at_once
+    for run in planned:
+        end = heapq.heappop(free) + run.seconds
+        heapq.heappush(free, end)
+        yield run, end
 
 
 def measure(recipe: Recipe, splits: Splits, *, steps: int = STEPS) -> Pace:

@@ -5,7 +5,7 @@ import pytest
 from tests.training.conftest import start
 from training import run as records
 from training.__main__ import main
-from training.plan import Pace, expand, plan
+from training.plan import Pace, Planned, ends, expand, plan
 from training.trainer import Trainer
 
 
@@ -14,6 +14,15 @@ def test_the_rest_of_a_run_is_its_steps_validations_and_test() -> None:
     assert pace.rest(0) == 500 + 25 * 2 + 3 * 30 + 100
     assert pace.rest(10) == 15 * 2 + 2 * 30 + 100
     assert pace.rest(25) == 30 + 100  # saved before the last validation was
+
+
+def test_runs_end_when_those_before_them_leave_a_slot() -> None:
+    paces = (
+        Pace(steps=n, validate_steps=n, step=1, validation=0, test=0, teacher=0) for n in (5, 2, 4)
+    )
+    runs = [Planned(folder=Path(), done=0, pace=pace, differs=False) for pace in paces]
+    assert [end for _, end in ends(runs, 1)] == [5, 7, 11]
+    assert [end for _, end in ends(runs, 2)] == [5, 2, 6]
 
 
 def test_variants_and_seeds_are_named_together_or_all_are_meant(text_recipe: Path) -> None:
@@ -48,12 +57,24 @@ def test_plan_tells_how_far_runs_are_and_begins_none(
     before = sorted(recipe_file.parent.rglob("*"))
     assert main(["plan", str(recipe_file), one_epoch, "seed=0,1,2,3", "--steps", "1"]) == 0
     head, *rows, total = capsys.readouterr().out.splitlines()
-    assert head.split() == ["run", "state", "steps", "s/step", "hours", "left"]
+    assert head.split() == [
+        "run",
+        "state",
+        "steps",
+        "s/step",
+        "hours",
+        "left",
+        "end",
+        "after,",
+        "h",
+    ]
     states = ["finished", "at step 5", "another recipe's", "new"]
     names = ["tiny", "tiny-seed1", "tiny-seed2", "tiny-seed3"]
     for row, name, state in zip(rows, names, states, strict=True):
         assert row.split("  ")[0] == name and f" {state} " in row
     assert "hours for 4 runs, one after another" in total
+    assert main(["plan", str(recipe_file), one_epoch, "--minutes", "0.001", "--at-once", "2"]) == 0
+    assert capsys.readouterr().out.endswith("1 of them end within 0.001 minutes\n"), "finished"
     assert sorted(recipe_file.parent.rglob("*")) == before
     for words, message in (
         (["seed=1"], "name a recipe file"),
