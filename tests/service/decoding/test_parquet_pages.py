@@ -14,7 +14,7 @@ from service.decoding.parquet_pages import page_sizes
 from service.http.refusal import ApiError
 from tests.service.front import PNG, Front, archive, check_error
 
-LIMITS = Limits(samples=2000, text_chars=100_000, unpacked_mb=256)
+LIMITS = Limits(samples=2000, text_chars=100_000, unpacked_mb=256, pixels=0)
 
 
 def table(rows: int = 20) -> pa.Table:
