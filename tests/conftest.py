@@ -48,7 +48,11 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect, by name, what needs the data folder without one, and what is slow unless asked."""
+    """Deselect, by name, what needs the data folder without one, and what is slow unless asked.
+
+    Tests of the page go first: one worker has them all, and starts their server and browser.
+    """
+    items.sort(key=lambda item: "page_url" not in getattr(item, "fixturenames", ()))
     without_data = not os.environ.get("ASSAY_DATA")
     unasked = not config.option.markexpr
     deselected = [
