@@ -37,6 +37,8 @@ def test_every_runtime_answers_each_pixel_as_the_model(mask_artifact: Artifact, 
     with torch.no_grad():
         expected = segment(model, torch.from_numpy(images)).numpy()  # pyright: ignore[reportArgumentType] - a segmenter
     assert logits.shape == (5, *SHAPE) and np.abs(logits - expected).max() < 1e-4
+    alone = np.concatenate([runtime.predict(image[None]) for image in images])
+    assert np.abs(alone - logits).max() < 1e-4
 
 
 def test_manifest_tells_the_task_and_the_shape_of_the_answer(mask_artifact: Artifact) -> None:

@@ -169,11 +169,8 @@ def slow_but(chosen: Collection[str], *more: object) -> list[Any]:
 FORMS = {
     eager: VARIANTS,
     folded: {each for each in VARIANTS if "transject" in each} | {"transformer_orthogonal"},
-    torchscript: {"fan_tiny_elliptical", "lra_transformer_elliptical", "segmenter_tiny_elliptical"},
-    onnx: {
-        "fan_tiny_elliptical",
-        "segmenter_tiny_elliptical",
-    },  # artifacts hold graphs of most others
+    torchscript: {"fan_tiny_elliptical", "lra_transformer_elliptical"},
+    onnx: {"fan_tiny_elliptical"},  # artifacts hold graphs of most others
 }
 
 
