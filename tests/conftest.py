@@ -1,4 +1,5 @@
 import fcntl
+import functools
 import gc
 import os
 import shutil
@@ -7,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from httpx import create_ssl_context
+from httpx._transports import default as transport
 
 # The models of the tests are tiny: more threads only wait for each other. Set before torch loads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -18,6 +21,9 @@ sys.dont_write_bytecode = False
 
 # What tests write need not outlive a loss of power.
 os.fsync = lambda fd: None
+
+# httpx would read all certificates anew for each request.
+transport.create_ssl_context = functools.cache(create_ssl_context)  # pyright: ignore[reportPrivateImportUsage]
 
 # Nearly all that is made while tests are imported stays: to look for garbage takes seconds.
 gc.disable()
