@@ -88,7 +88,7 @@ def serve(
         )
     server = Server(process, port, log)
     try:
-        if wait and not wait_until(server.ready, seconds=60):
+        if wait and not wait_until(server.ready, seconds=180):
             pytest.fail(f"the server is not ready:\n{log.read_text()[-3000:]}")
         yield server
     finally:
