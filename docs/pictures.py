@@ -132,8 +132,8 @@ def classes(page: Page, folder: Path) -> None:
 
 
 def _scene() -> Image.Image:
-    """A sneaker of the samples over colors that run into each other."""
-    side, path = 128, sorted((SAMPLES / "sneaker").glob("*.png"))[0]
+    """A bag of the samples over colors that run into each other."""
+    side, path = 128, sorted((SAMPLES / "bag").glob("*.png"))[0]
     rise = np.linspace(60, 200, side)
     red, green = np.meshgrid(rise, rise)
     pixels = np.stack([red, green, np.full_like(red, 150)], axis=-1).astype(np.uint8)

@@ -69,6 +69,15 @@ def test_readme_is_short_and_tells_the_figures_of_the_shipped_text_model() -> No
     assert f"{bits:.3f} bits per character of 2,500 reviews ({size:.1f} MB)" in README
 
 
+def test_readme_tells_the_figures_of_the_shipped_segmenter() -> None:
+    artifact = open_artifact(ROOT / "artifacts" / "scenes-segmenter")
+    metrics, text = artifact.manifest.metrics, " ".join(README.split())
+    size = sum(path.stat().st_size for path in artifact.folder.iterdir()) / 1e6
+    iou = (f"{100 * metrics[f'test_{name}']:.2f} %" for name in ("item_mean_iou", "mean_iou"))
+    assert "(mean IoU {}, with the background {})".format(*iou) in text
+    assert f"its artifact has {size:.1f} MB" in text and size <= 8
+
+
 def test_readme_workflow_and_hooks_run_what_the_makefile_runs() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for command in ("demo", "test", "test-all", "help", "install"):
