@@ -149,7 +149,7 @@ def _room(pixel_bytes: int, pictures: int) -> tuple[int, int]:
 def _of_pixels(samples: Sequence[Sample], pixel_bytes: int) -> list[Example]:
     """Of a segmenter: the images that lost most of their right pixels first, then the least.
 
-    Of each the attack that took the most; images come by the class of most pixels in turn.
+    Of each the attack that took the most; images come class by class, by that of most pixels.
     """
     shown = [
         Example(sample, min(sample.models[0].attacks, key=_right))
