@@ -24,7 +24,7 @@ SIZES = {
     "page-dark": (1280, 763),
     "page-evidence": (1280, 781),
     "page-images": (1280, 1713),
-    "page-language": (1280, 860),
+    "page-language": (1280, 1060),
     "page-phone": (390, 0),
     "page-segmentation": (1280, 620),
     "page-texts": (1280, 579),
