@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from core.fields import check_between, check_positive
 from models.attention.base import ANYWHERE, MOST_SEED, AttentionOptions, Cache, Place
 from models.attention.dot import DotAttention
+from models.attention.fused import scale_queries
 from models.attention.graphs import PlainAttention, WatchedPart, parted
 from models.attention.metric import (
     CausalMetric,
@@ -119,11 +120,15 @@ class EllipticalAttention(DotAttention):
         q, k, v = self.split(qkv)
         if v_prev is None:
             return q, k, v
+        in_place = not is_traced() and torch.is_inference_mode_enabled()
+        by_values = self.estimator == "difference" and not self.by_prefix
+        if in_place and by_values and scale_queries(q, v, v_prev, mask, self.scaling):
+            return q, k, v
         m = self.metric(q, k, v, v_prev, mask)
+        if in_place:
+            return q.mul_(m), k, v
         if is_traced():  # one graph, whatever mode it is recorded in
             return q * m, k, v
-        if torch.is_inference_mode_enabled():
-            return q.mul_(m), k, v
         if qkv.requires_grad and not m.requires_grad and m.shape[2] == 1:
             # Autograd keeps what attention receives. Since k and v hold on to qkv, a q of its own
             # would come on top of it (7 % more memory in DeiT-tiny); a second qkv replaces it.
