@@ -32,7 +32,8 @@ class Kernel:
 
     def __call__(self, q: Tensor, v: Tensor, v_prev: Tensor, *, mean: bool) -> None:
         self.calls += 1
-        q.mul_(estimate_metric(v, v_prev, scaling="mean" if mean else "max"))
+        m = estimate_metric(v.float(), v_prev.float(), scaling="mean" if mean else "max")
+        q.copy_(q.float() * m)
 
 
 def heads(
@@ -54,7 +55,7 @@ def test_layers_ask_for_it_in_inference_alone_and_answer_the_same(
     kernel = Kernel()
     with torch.inference_mode():
         expected = model(images)
-        monkeypatch.setattr(fused, "tried_kernel", lambda _: kernel)
+        monkeypatch.setattr(fused, "tried_kernel", lambda *_: kernel)
         found = model(images)
     assert kernel.calls == 1  # of two layers the first has no values before it
     assert torch.allclose(found, expected, atol=1e-6)
@@ -71,7 +72,7 @@ def test_other_metrics_do_without_it(
     overrides: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = Kernel()
-    monkeypatch.setattr(fused, "tried_kernel", lambda _: kernel)
+    monkeypatch.setattr(fused, "tried_kernel", lambda *_: kernel)
     with torch.inference_mode():
         small("deit_tiny_elliptical", **overrides).float()(torch.rand(2, 3, 12, 12))
     assert not kernel.calls
@@ -84,7 +85,7 @@ def test_padding_float64_long_sequences_and_the_cpu_do_without_it(
     before = q.clone()
     assert not scale_queries(q, v, v_prev, None, "max")
     kernel = Kernel()
-    monkeypatch.setattr(fused, "tried_kernel", lambda _: kernel)
+    monkeypatch.setattr(fused, "tried_kernel", lambda *_: kernel)
     assert not scale_queries(q, v, v_prev, torch.ones(2, 7, dtype=torch.bool), "max")
     assert not scale_queries(*heads(torch.float64), None, "max")
     assert not scale_queries(*heads(torch.float32, N=1025, D=1), None, "max")
@@ -103,8 +104,8 @@ def on_a_device(monkeypatch: pytest.MonkeyPatch, module: object) -> fused.ScaleQ
 
     monkeypatch.setattr(importlib, "import_module", load)
     moved = torch.Tensor.to
-    monkeypatch.setattr(torch.Tensor, "to", lambda self, where: moved(self, "cpu"))
-    return tried_kernel(torch.device("cuda"))
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, *where: moved(self, *where[1:]))
+    return tried_kernel(torch.device("cuda"), torch.bfloat16)
 
 
 def test_first_try_decides(
