@@ -64,7 +64,8 @@ def run(
     whole, passed = sum(share for share, _ in chosen.values()), 0.0
     for name, (share, cells) in chosen.items():
         passed += share / whole
-        for row in _measured(name, cells(setting), begun + passed * seconds):
+        ends = begun + passed * seconds, begun + seconds
+        for row in _measured(name, cells(setting), *ends):
             yield dataclasses.replace(row, machine=where)
 
 
@@ -74,11 +75,14 @@ def _known(argument: str, name: str, known: dict[str, Known]) -> Known:
     return known[name]
 
 
-def _measured(name: str, cells: Iterable[Cell], end: float) -> Iterator[Row]:
-    """The rows of all cells that can be begun in time."""
+def _measured(name: str, cells: Iterable[Cell], end: float, last: float) -> Iterator[Row]:
+    """The rows of all cells that can be begun before the end; the first may begin until the last.
+
+    So a part that takes longer than its share leaves none of the others out.
+    """
     late: list[str] = []
-    for case, measure in cells:
-        if time.perf_counter() > end:
+    for number, (case, measure) in enumerate(cells):
+        if time.perf_counter() > (end if number else last):
             late.append(case)
             continue
         try:

@@ -11,11 +11,12 @@ from torch import Tensor
 from benchmarks.device.images import images_on, pair_for
 from benchmarks.device.setting import Cell, Setting, product, rate_rows
 from benchmarks.device.timing import Call, by_clock, measure_for, synchronize
-from benchmarks.support.rows import Row
+from benchmarks.support.rows import Row, skipped
 from export.half import to_half
 from export.onnx import to_onnx
 from models.layers.images import ImageModel
 from runtimes import cuda
+from runtimes.base import RuntimeUnavailable
 from runtimes.onnx import open_session
 
 
@@ -28,6 +29,12 @@ def cells(setting: Setting) -> Iterator[Cell]:
         ],
         "cpu": [("CPU", setting.sizes, ("fp32",))],
     }[setting.device]:
+        try:
+            NEEDED[engine]()
+        except RuntimeUnavailable as error:
+            missing = skipped(f"ONNX Runtime {engine}", str(error))
+            yield missing.case, partial(list, [missing])  # once for all
+            continue
         for size, batch, precision in product(sizes, setting.batches, precisions):
             case = f"DeiT-{size} {setting.img_size}, ONNX Runtime {engine}, {precision}"
             case = f"{case}, batch {batch}"
@@ -37,7 +44,6 @@ def cells(setting: Setting) -> Iterator[Cell]:
 def _rows(
     case: str, engine: str, setting: Setting, size: str, batch: int, precision: str
 ) -> Iterator[Row]:
-    NEEDED[engine]()
     exact = [_exported(model) for model in pair_for(setting, size)]
     graphs = [to_half(each, "fp16") for each in exact] if precision == "fp16" else exact
     images = images_on(setting, batch)

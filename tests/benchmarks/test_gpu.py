@@ -1,16 +1,19 @@
 import itertools
 import math
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
 from benchmarks import gpu
+from benchmarks.device import exported
 from benchmarks.device.exported import bound
 from benchmarks.device.setting import Cell, Setting
 from benchmarks.device.timing import measure_for, rounding
-from benchmarks.support.rows import Row
+from benchmarks.support.rows import Row, figure
 
 QUICK = ("training", "logits")
 
@@ -34,6 +37,31 @@ def test_time_that_is_over_is_said() -> None:
     rows = list(gpu.run(seconds=0, form="tiny", parts=("training", "logits")))
     assert len(rows) == 2 and all("the time was over" in row.case for row in rows)
     assert "logits, 4 figures from 'fashion-elliptical" in rows[1].case
+
+
+def test_every_part_begins_once_however_long_the_one_before_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = itertools.count()  # a second passes whenever somebody looks
+    monkeypatch.setattr(gpu.time, "perf_counter", lambda: float(next(times)))
+
+    def cells(_: Setting) -> list[Cell]:
+        """Three figures."""
+        return [(f"figure {n}", partial(list, [figure(str(n), n, "s")])) for n in range(3)]
+
+    for name in ("one", "other"):
+        monkeypatch.setitem(gpu.PARTS, name, (1.0, cells))
+    rows = [row.case for row in gpu.run(seconds=4, parts=("one", "other"))]
+    over = "skipped: the time was over"
+    assert rows[:2] == ["0", "1"] and rows[2].startswith("one, 1 figures from")
+    assert rows[3] == "0" and rows[4].startswith("other, 2 figures from") and over in rows[4]
+
+
+def test_engine_that_is_missing_is_named_once() -> None:
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("CUDA is here")
+    found = [case for case, _ in exported.cells(Setting(device="cuda"))]
+    assert len(found) == 2 and all("has no" in case and "install" in case for case in found)
 
 
 def test_figure_that_fails_says_why_and_the_next_is_measured(
