@@ -57,17 +57,7 @@ def test_plan_tells_how_far_runs_are_and_begins_none(
     before = sorted(recipe_file.parent.rglob("*"))
     assert main(["plan", str(recipe_file), one_epoch, "seed=0,1,2,3", "--steps", "1"]) == 0
     head, *rows, total = capsys.readouterr().out.splitlines()
-    assert head.split() == [
-        "run",
-        "state",
-        "steps",
-        "s/step",
-        "hours",
-        "left",
-        "end",
-        "after,",
-        "h",
-    ]
+    assert head.split() == ["run", "state", "steps", "s/step", "hours", "left", "to", "its", "end"]
     states = ["finished", "at step 5", "another recipe's", "new"]
     names = ["tiny", "tiny-seed1", "tiny-seed2", "tiny-seed3"]
     for row, name, state in zip(rows, names, states, strict=True):
