@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from selenium.webdriver import Chrome
@@ -23,7 +24,8 @@ pytestmark = [needs_browser, pytest.mark.slow]
 def url(mask_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("segmenting")
     models = [str(mask_artifact.folder), str(ROOT / "artifacts" / "fashion-dot")]
-    options = {"ASSAY_MODELS": os.pathsep.join(models), "ASSAY_RUNTIME": "onnx-cpu"}
+    options: dict[str, Any] = {"ASSAY_RUNTIME": "onnx-cpu"}
+    options["ASSAY_MODELS"] = os.pathsep.join(models)
     with serve(str(ROOT), cwd=folder, home=folder / "home", **options) as server:
         yield server.url
 
