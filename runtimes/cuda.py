@@ -1,6 +1,7 @@
 """What CUDA needs, in words: what of it is here, and what to install where it is missing."""
 
 import contextlib
+import importlib
 import importlib.util
 import io
 import re
@@ -68,14 +69,21 @@ def libraries() -> str:
 def tensorrt() -> str:
     """Whether ONNX Runtime can find TensorRT."""
     provider(TENSORRT_PROVIDER)
-    if not _has_tensorrt():
+    try:
+        found = _has_tensorrt()
+    except (ImportError, OSError) as error:
+        raise RuntimeUnavailable(f"TensorRT cannot be loaded: {error}; install it again") from error
+    if not found:
         raise RuntimeUnavailable("TensorRT is not here; install tensorrt with pip or the system")
     return "installed"
 
 
 @cache
 def _has_tensorrt() -> bool:
-    return importlib.util.find_spec("tensorrt") is not None or bool(find_library("nvinfer"))
+    if importlib.util.find_spec("tensorrt") is None:
+        return find_library("nvinfer") is not None
+    importlib.import_module("tensorrt")  # loads the libraries, where ONNX Runtime finds them
+    return True
 
 
 def torch_build() -> str:

@@ -1,5 +1,6 @@
 """ONNX Runtime on the CPU, on CUDA and with TensorRT."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,11 @@ _PROVIDERS = {
     CUDA: cuda.CUDA_PROVIDER,
     TENSORRT: cuda.TENSORRT_PROVIDER,
 }
-_NEEDED = {CPU: (), CUDA: (cuda.provider, cuda.driver), TENSORRT: (cuda.tensorrt, cuda.driver)}
+_NEEDED = {
+    CPU: (),
+    CUDA: (cuda.provider, cuda.driver),
+    TENSORRT: (partial(cuda.provider, cuda.TENSORRT_PROVIDER), cuda.driver, cuda.tensorrt),
+}
 _FASTER = {CPU: ["int8"], CUDA: ["tf32"], TENSORRT: ["bf16", "fp16"]}
 _LARGEST_BATCH = 64
 

@@ -1,5 +1,6 @@
 """CUDA without a device: what is said to be missing, and what a device would be told."""
 
+import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -67,6 +68,19 @@ def test_tensorrt_is_missed_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> 
     cuda._has_tensorrt.cache_clear()
     monkeypatch.setattr(cuda, "find_library", lambda _: "libnvinfer.so.10")
     assert missing("onnx-tensorrt") is None
+
+
+@pytest.mark.usefixtures("cuda_build", "device")
+def test_tensorrt_is_imported_so_that_its_libraries_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tensorrt.py").write_text("raise OSError('no libnvinfer.so.10')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "cannot be loaded: no libnvinfer.so.10; install" in str(missing("onnx-tensorrt"))
+    (tmp_path / "tensorrt.py").write_text("")
+    importlib.invalidate_caches()
+    assert missing("onnx-tensorrt") is None and "tensorrt" in sys.modules
+    monkeypatch.delitem(sys.modules, "tensorrt")
 
 
 @pytest.mark.usefixtures("device")
