@@ -181,8 +181,6 @@ def _row(run: dict[str, Any], papers: dict[str, Any]) -> list[str]:
     recipe, metrics = run["recipe"], run["metrics"]
     headline, count = headline_of(metrics), metrics["test_samples"]
     paper = papers.get(_known_as(recipe["model"])) if recipe["adversarial"] is None else None
-    device, threads = (metrics["environment"][key] for key in ("device", "threads"))
-    on = f"{threads} thread{'s' * (threads != '1')}" if device == "cpu" else device
     return [
         recipe["name"] + (", distilled" if recipe["distillation"] else "") + _leak(recipe),
         ", ".join([recipe["size"] or "full", *run["changes"]]),
@@ -194,11 +192,17 @@ def _row(run: dict[str, Any], papers: dict[str, Any]) -> list[str]:
         headline.bounds(headline.of(metrics), count),
         "" if paper is None else headline.of_papers(paper),
         f"{metrics['seconds'] / 60:.1f} min",
-        on,
+        ", ".join(dict.fromkeys(map(_device, run["sessions"]))),
         f"{run['rate']['steps_per_second']:.2f}",
         f"{_percent(run['rate']['waiting'])} %",
         _commits(run["sessions"]),
     ]
+
+
+def _device(session: dict[str, str]) -> str:
+    """What a session computed on."""
+    device, threads = session["device"], session["threads"]
+    return f"{threads} thread{'s' * (threads != '1')}" if device == "cpu" else device
 
 
 def _leak(recipe: dict[str, Any]) -> str:
