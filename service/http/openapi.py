@@ -43,10 +43,10 @@ CODES = {
     "class_mismatch duplicate_field duplicate_tensor image_too_costly invalid_archive "
     "invalid_body invalid_FIELD invalid_idempotency_key invalid_inputs invalid_labels "
     "invalid_parameter invalid_query invalid_spec invalid_tensor invalid_text invalid_texts "
-    "invalid_top_k labels_length missing_input no_FIELD no_images no_texts not_explainable "
-    "not_loadable remote_model text_too_short too_expensive too_many_fields too_many_images "
-    "too_many_inputs too_many_texts unknown_field unknown_input unknown_output unknown_parameter "
-    "unsafe_archive wrong_inputs wrong_task",
+    "invalid_top_k labels_length missing_input no_FIELD no_images no_masks no_texts "
+    "not_explainable not_loadable remote_model text_too_short too_expensive too_many_fields "
+    "too_many_images too_many_inputs too_many_texts unknown_field unknown_input unknown_output "
+    "unknown_parameter unsafe_archive wrong_inputs wrong_task",
     429: "rate_limited too_many_wrong_keys",
     503: "overloaded runtime_failed too_many_streams unavailable",
     504: "timeout",

@@ -260,7 +260,8 @@ def test_texts_take_the_way_of_the_service_and_padding_does_not_matter() -> None
     texts = ["A moving film, brilliantly acted.", "Dull.", "I left<br />after ten minutes. " * 90]
     rows = imdb.require_tokenizer().rows(texts, imdb.max_len)
     assert len(rows[2]) == imdb.max_len == 512
-    assert np.array_equal(imdb.predict(texts), imdb.runtime.predict(pad([rows[:2], rows[2:]])))
+    read = pad([rows[:2], rows[2:]], most=imdb.max_len)
+    assert np.array_equal(imdb.predict(texts), imdb.runtime.predict(read))
     assert imdb.relabel is None and not reads_listops(imdb.require_tokenizer(), TOKENS[:10])
 
 
