@@ -62,10 +62,18 @@ class Samples:
         return replace(self, inputs=inputs, labels=labels)
 
     def in_disorder(self, seed: int) -> "Samples":
-        """The same samples, the tokens of each in a drawn order: no text can be read from them."""
-        if isinstance(self.inputs, np.ndarray):
-            return self
+        """The same samples, the tokens of each in a drawn order: no text can be read from them.
+
+        So are the pixels of images whose pixels have classes. The stored images of a classifier
+        stay as they are, for int8 is calibrated on them.
+        """
         random = np.random.default_rng(seed)
+        if isinstance(self.inputs, np.ndarray):
+            if not self.task.per_pixel:
+                return self
+            pixels = self.inputs.reshape(*self.inputs.shape[:2], -1)  # (N, C, H * W)
+            mixed = [image[:, random.permutation(image.shape[1])] for image in pixels]
+            return replace(self, inputs=np.stack(mixed).reshape(self.inputs.shape))
         rows = [random.permutation(self.inputs[i]) for i in range(len(self))]
         return replace(self, inputs=Ragged.of(rows, np.uint32))
 

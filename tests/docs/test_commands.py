@@ -107,11 +107,12 @@ def check_assay(name: str, words: list[str]) -> None:
 def check_train(words: list[str]) -> None:
     if words == ["--help"]:
         return
-    own = words[0] in ("list", "plan", "generate")
+    own = words[0] in ("all", "list", "plan", "generate")
     arguments = training_parser().parse_args(words if own else ["fit", *words])
-    if words[0] == "plan":
+    if words[0] in ("all", "plan"):
         files, choices = (
-            [word for word in words[1:] if ("=" in word) is chooses] for chooses in (False, True)
+            [word for word in arguments.words if ("=" in word) is chooses]
+            for chooses in (False, True)
         )
         assert list(expand([ROOT / file for file in files], choices))
     if getattr(arguments, "recipe", None):

@@ -1,6 +1,7 @@
 """Held-out samples, and what is measured and asked of the graphs that answer them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from export.parity import Candidate, ParityError, Predict, measure, require, req
 from export.run import open_run
 from export.samples import Feed, Samples, open_samples, spread
 from runtimes.manifest import FormatParity, Parity
+from runtimes.tasks import IMAGES, MASKS, TASKS
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (1000, 1, 2, 2), dtype=np.uint8)
 LABELS = PIXELS.reshape(1000, 4).argmax(1)
@@ -122,6 +124,17 @@ def test_texts_are_padded_to_the_longest_by_their_own_pad(
     tokens = Ragged.of([np.array([3, 4]), np.array([5])], np.uint16)
     feed = Samples(inputs=tokens, pad=1, labels=None, description="").feed()
     assert feed["tokens"].tolist() == [[3, 4], [5, 1]]
+
+
+def test_images_in_disorder_keep_their_pixels_where_these_have_classes() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (3, 3, 9, 7), np.uint8)
+    masks = Samples(inputs=images, labels=None, description="three", task=TASKS[MASKS])
+    mixed = masks.in_disorder(seed=0).inputs
+    assert isinstance(mixed, np.ndarray) and mixed.shape == images.shape
+    for image, other in zip(images, mixed, strict=True):
+        colors, others = (sorted(map(tuple, each.reshape(3, -1).T)) for each in (image, other))
+        assert colors == others and (image != other).mean() > 0.9
+    assert replace(masks, task=TASKS[IMAGES]).in_disorder(seed=0).inputs is images
 
 
 def test_texts_in_disorder_keep_their_tokens_but_not_their_order() -> None:
