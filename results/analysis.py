@@ -5,7 +5,7 @@ and F.3; `models.analysis.diagnostics` defines each.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from core.progress import Bar
 from core.stats import mcnemar, wilson
+from data.formats.documents import split_documents
 from data.sources import open_texts
 from data.tokenizer import load_tokenizer, tokenize
 from models.analysis.diagnostics import Diagnostics, diagnose
@@ -23,9 +24,11 @@ from models.analysis.observation import observe
 from models.transject import Layer
 from results import isomap
 from robustness.attacks.word_swap import swap_words
+from robustness.tasks import NextTokens, quotient
+from runtimes.surprise import score_tokens
 from training import run as records
 from training.distributed import Processes
-from training.recipe import TextData
+from training.recipe import LanguageData, Recipe, TextData
 from training.run import trained_model
 from training.samples import Samples, Sequences, to_model
 from training.splits import open_test, some
@@ -49,6 +52,7 @@ _ROUTING = {"expert_load": "load", "routing_entropy": "entropy", "dropped": "dro
 BINS = 20
 """Bins of the histogram of expert weights, over [0, 1]."""
 _SPREAD = (0.05, 0.95)
+_ALL_TOKENS = 1 << 30  # of a text
 
 
 def analyze(folder: Path, *, count: int | None = None, progress: bool = False) -> dict[str, Any]:
@@ -188,13 +192,18 @@ def evaluate_swapped(
 
     Returns:
         `clean`, `swapped`, and `robust`, the share right on both, each with its interval; and
-        McNemar's `p_value` for clean and swapped being alike.
+        McNemar's `p_value` for clean and swapped being alike. Of a language model the perplexities
+        `clean` and `swapped`, and their `ratio`, each with a bootstrap interval over texts.
 
     Raises:
         ValueError: the folder holds no run on texts, or its data cannot be read.
     """
     recipe = records.recorded_recipe(folder)
     data = recipe.data
+    if isinstance(data, LanguageData):
+        swap = partial(swap_words, rate=rate, seed=seed)
+        found = _perplexities(folder, recipe, swap, count, progress=progress)
+        return {"rate": rate, "seed": seed} | found
     if not isinstance(data, TextData):
         raise ValueError(f"{folder.name} must be a run on texts, got data of {data.source}")
     texts = open_texts(data.source, split="test", own_split=True, label_names=recipe.labels)
@@ -218,6 +227,40 @@ def evaluate_swapped(
         "robust": _figure(clean & swapped),
         "p_value": mcnemar(int((clean & ~swapped).sum()), int((swapped & ~clean).sum())),
     }
+
+
+def _perplexities(
+    folder: Path, recipe: Recipe, swap: Callable[[str], str], count: int | None, *, progress: bool
+) -> dict[str, Any]:
+    """How well a language model predicts test texts as they are and changed, text by text."""
+    data: Any = recipe.data
+    documents = split_documents(data.source, data.valid, data.test, recipe.seed)["test"]
+    texts = [text.decode() for text in documents.take(some(len(documents), count)).texts]
+    tokenizer = load_tokenizer(folder / records.TOKENIZER)
+    device = Processes().device
+    model = trained_model(folder, recipe).to(device)
+
+    @torch.no_grad()
+    def ask(tokens: np.ndarray) -> np.ndarray:
+        """Logits (B, N, V) for tokens (B, N)."""
+        return model(torch.from_numpy(tokens).to(device)).float().cpu().numpy()
+
+    def table(name: str, given: Sequence[str]) -> np.ndarray:
+        """Losses and tokens, see `NextTokens.tables`."""
+        rows = tokenizer.ids(given, _ALL_TOKENS)
+        shown = Bar(rows, f"{folder.name}, {name}", unit="text", disable=not progress)
+        scored = [score_tokens(ids, data.context, ask) for ids in shown]
+        none = np.empty((len(texts), 0), np.int64)
+        return NextTokens().tables(np.array(scored, np.float64), none)
+
+    clean, changed = table("clean", texts), table("swapped", [swap(text) for text in texts])
+    wanted = {"clean": (clean, None), "swapped": (changed, None), "ratio": (changed, clean)}
+    found = {name: quotient(*tables) for name, tables in wanted.items()}
+    figures = {
+        name: {"value": each["perplexity"], "ci": each["perplexity_ci"]}
+        for name, each in found.items()
+    }
+    return {"samples": len(texts), **figures}
 
 
 def _figure(right: np.ndarray) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def _task(source: str, records: list[dict[str, Any]], papers: dict[str, Any]) ->
     if masks := [run for run in runs if _IOU in run["metrics"]]:
         lines += _masks(masks, papers.get("mean_iou", {}))
     if swapped := _of(records, "word-swap"):
-        lines += _word_swap(swapped)
+        lines += (_perplexities if "ratio" in swapped[0] else _word_swap)(swapped)
     if analyses := _of(records, "analysis"):
         lines += section(source, analyses)
     return "\n".join(lines)
@@ -158,6 +158,33 @@ def _word_swap(records: list[dict[str, Any]]) -> list[str]:
         markdown_table(columns, rows),
         "",
     ]
+
+
+def _perplexities(records: list[dict[str, Any]]) -> list[str]:
+    """How well language models predict texts when words are swapped."""
+    columns = ("model", "words swapped", "seed", "n", "perplexity", "swapped", "ratio")
+    rows = []
+    for record in records:
+        asked = (f"{100 * record['rate']:g} %", record["seed"], f"{record['samples']:,}")
+        figures = [
+            _with_ends(record[name], form)
+            for name, form in (("clean", ".1f"), ("swapped", ".1f"), ("ratio", ".3f"))
+        ]
+        rows.append([record["run"] + _leak(record["recipe"]), *asked, *figures])
+    return [
+        "### Word Swap",
+        "",
+        'Words of the test texts become "AAA", which is to be predicted, too. Perplexity by token, '
+        "text by text, the first token of each not predicted; intervals by bootstrap over texts.",
+        "",
+        markdown_table(columns, rows),
+        "",
+    ]
+
+
+def _with_ends(figure: dict[str, Any], form: str) -> str:
+    low, high = figure["ci"]
+    return f"{figure['value']:{form}} [{low:{form}}, {high:{form}}]"
 
 
 def _place(run: dict[str, Any]) -> tuple[str, str, int]:

@@ -135,3 +135,21 @@ def test_words_that_tell_the_label_are_missed(text_recipe: Path) -> None:
     assert all_["swapped"]["top1"] < 0.8 and all_["robust"]["top1"] <= all_["swapped"]["top1"]
     low, high = all_["swapped"]["ci"]
     assert 0 <= low < all_["swapped"]["top1"] < high <= 1 and all_["samples"] == 32
+
+
+def test_swapped_words_surprise_a_language_model(
+    language_recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = start(language_recipe, "run")
+    trainer.run()
+    none = evaluate_swapped(trainer.folder, rate=0.0, seed=0)
+    assert none["samples"] == 16 and none["ratio"] == {"value": 1.0, "ci": (1.0, 1.0)}
+    page = language_recipe.parent / "docs" / "results.md"
+    asked = ["--rate", "0.5", "--limit", "9", "--output", str(page)]
+    assert main(["word-swap", str(trainer.folder), *asked]) == 0
+    record = json.loads((page.parent / "results" / "run-word-swap.json").read_text())
+    low, high = record["ratio"]["ci"]
+    assert 1 < low < record["ratio"]["value"] < high
+    ratio = record["swapped"]["value"] / record["clean"]["value"]
+    assert record["ratio"]["value"] == pytest.approx(ratio)
+    assert "| run | 50 % | 0 | 9 |" in page.read_text()
