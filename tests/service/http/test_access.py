@@ -154,8 +154,10 @@ def _needed(path: str) -> list[str] | None:
         return ["admin"]
     if path.startswith(("/v1/models", "/v1/attacks", "/v1/limits", "/samples")):
         return []
-    scopes = dict.fromkeys(("/classify", "/segment", "/score", "/v2"), "predict")
-    scopes["/v1/evaluations"] = "evaluate"
+    predicting: dict[str, str] = dict.fromkeys(
+        ("/classify", "/segment", "/score", "/v2"), "predict"
+    )
+    scopes = predicting | {"/v1/evaluations": "evaluate"}
     return [next((s for start, s in scopes.items() if path.startswith(start)), "admin")]
 
 
