@@ -11,16 +11,17 @@ import ctypes
 import os
 import resource
 import runpy
-import signal
 import struct
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from core.starter import end_with_starter
+
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls, the same everywhere
 _VERSION, _PATH_BENEATH = 1, 1
-_SET_PDEATHSIG, _SET_NO_NEW_PRIVS = 1, 38
+_SET_NO_NEW_PRIVS = 38
 _WRITE_FILE, _REFER, _TRUNCATE = 1 << 1, 1 << 13, 1 << 14
 _REMOVE_AND_MAKE = sum(1 << bit for bit in range(4, 13))
 _TCP = 0b11  # to bind, to connect
@@ -73,8 +74,8 @@ def main() -> None:
 
     It ends with the thread that started it, and first of all when memory runs out.
     """
+    end_with_starter()
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
     arguments, folders = sys.argv[1:], list[Path]()

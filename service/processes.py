@@ -4,7 +4,6 @@ import ctypes
 import gc
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -88,7 +87,6 @@ def _number(path: Path) -> int | None:
         return None
 
 
-_PR_SET_PDEATHSIG = 1
 _WATCH_S = 0.25
 
 
@@ -97,7 +95,7 @@ def watch_parent(*, parent: int | None = None, grace: float = 1.0) -> None:
 
     BentoML's workers run in their own session: killing their parent with SIGKILL would leave them,
     and what they started, running for ever. The thread stands still while its process is stopped;
-    see `die_with_starter`.
+    see `core.starter`.
 
     Args:
         parent: process id that the parent is known to have; closes the gap in which it dies
@@ -106,15 +104,6 @@ def watch_parent(*, parent: int | None = None, grace: float = 1.0) -> None:
     """
     arguments = (os.getppid() if parent is None else parent, grace)
     threading.Thread(target=_watch, args=arguments, name="watch-parent", daemon=True).start()
-
-
-def die_with_starter() -> None:
-    """Have the kernel kill this process, stopped or not, when the thread that started it ends.
-
-    Only on Linux; elsewhere nothing happens.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _watch(parent: int, grace: float) -> None:

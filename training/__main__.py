@@ -5,7 +5,7 @@ import json
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from core.command import Parser, run_command
 from training.recipe import entries
@@ -41,6 +41,13 @@ def _parser() -> argparse.ArgumentParser:
         "list", prog="./assay train list", help="list the recipes with their variants and sizes"
     )
     listing.set_defaults(command=_list)
+    _add_fit(commands)
+    _add_generate(commands)
+    _add_all_and_plan(commands)
+    return parser
+
+
+def _add_fit(commands: Any) -> None:
     fit = commands.add_parser(
         "fit",
         prog="./assay train",
@@ -61,6 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--output", type=Path, help="folder of the run (default: runs/NAME)")
     fit.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in this folder")
     fit.set_defaults(command=_fit)
+
+
+def _add_generate(commands: Any) -> None:
     writing = commands.add_parser(
         "generate",
         prog="./assay train generate",
@@ -75,6 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     writing.add_argument("--temperature", type=float, default=0.0, metavar="T", help=about)
     writing.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
     writing.set_defaults(command=_generate)
+
+
+def _add_all_and_plan(commands: Any) -> None:
     together = commands.add_parser(
         "all",
         prog="./assay train all",
@@ -82,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Train all runs of recipes, several at a time on one device; each data set is "
         "read once. Finished\nruns are left as they are, interrupted ones continue. 'plan' says "
         "how long it takes.",
+        epilog="exit codes: 0; 1 runs are left unfinished; 2 a bad request; 130 interrupted",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     together.set_defaults(command=_all)
@@ -92,16 +106,16 @@ def _parser() -> argparse.ArgumentParser:
         description="Say how long runs will take, before any is started: a few steps of each are "
         "measured here, and a part of a validation. No run is begun.",
     )
-    for command in (together, planning):
-        _several(command)
+    planning.set_defaults(command=_plan)
+    about = "after which all are saved and left, finished or not (default: no limit)"
+    _several(together, about)
+    _several(planning, "say also how many end within them")
     about = "steps of each run to measure (default: 3)"
     planning.add_argument("--steps", type=int, default=3, metavar="N", help=about)
-    planning.set_defaults(command=_plan)
-    return parser
 
 
-def _several(command: argparse.ArgumentParser) -> None:
-    """Options that name several runs."""
+def _several(command: argparse.ArgumentParser, about_minutes: str) -> None:
+    """Options that name several runs, and what they have to share."""
     about = (
         "recipe files, and overrides as of ./assay train; variant=A,B and seed=0,1,2 name several, "
         "without a variant all are meant"
@@ -111,8 +125,7 @@ def _several(command: argparse.ArgumentParser) -> None:
     command.add_argument("--runs", type=Path, default=RUNS, metavar="DIR", help=about)
     about = "runs that train at a time (default: 1)"
     command.add_argument("--at-once", type=int, default=1, metavar="N", help=about)
-    about = "for all of them; what is not finished then is saved (default: no limit)"
-    command.add_argument("--minutes", type=float, metavar="M", help=about)
+    command.add_argument("--minutes", type=float, metavar="M", help=about_minutes)
 
 
 def _entries() -> str:

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 import torch
 
+from core.starter import end_with_starter
 from training import run as records
 from training.recipe import Recipe
 from training.splits import Splits, open_splits
@@ -66,8 +67,11 @@ def train_all(
         The folders of runs that are not finished.
 
     Raises:
-        ValueError: a folder holds a run of another recipe.
+        ValueError: a folder holds a run of another recipe, or two runs have the same one.
     """
+    names = [recipe.run_name for recipe in recipes]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"two runs would share a folder: {', '.join(twice)}")
     left = [recipe for recipe in recipes if not _is_finished(runs / recipe.run_name, recipe)]
     groups: dict[str, list[Recipe]] = {}
     for recipe in left:
@@ -122,6 +126,7 @@ def _children() -> Iterator[list[Any]]:
 
 def _group(recipes: Sequence[Recipe], shared: _Shared) -> None:
     """Read the data of some runs, and fork a process for each that gets a slot in time."""
+    end_with_starter(signal.SIGTERM)
     torch.set_num_threads(1)  # no threads but this one, for they do not survive a fork
     first, fork = recipes[0], multiprocessing.get_context("fork")
     with contextlib.suppress(KeyboardInterrupt), _children() as children:
@@ -158,6 +163,7 @@ def _slot(shared: _Shared) -> IO[str] | None:
 def _train(recipe: Recipe, splits: Splits, shared: _Shared) -> None:
     """Train one run until it is finished or the time is over."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    end_with_starter(signal.SIGTERM)
     if shared.end is not None:
         # A trainer takes the signal as a wish to stop, and saves.
         signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGTERM))

@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 from PIL import AvifImagePlugin, Image
 
+from core.starter import end_with_starter
 from data.images import ImageError, ImageSpec, decode_image, image_size, to_pixels
 from data.labels import Classes
 from service.decoding.archives import Limits, too_costly, unpack
 from service.decoding.headers import has_too_many_parts
 from service.http.refusal import ApiError
-from service.processes import die_with_starter
 
 READY = b"r"
 ANSWER = struct.Struct("<BIId")
@@ -61,7 +61,7 @@ def allowed_seconds(seconds: float, size: int, pixels: int, largest: int) -> flo
 def main(argv: Sequence[str] | None = None) -> None:
     """Read until the parent has gone; the argument is the memory in bytes for one file."""
     (memory,) = sys.argv[1:] if argv is None else argv
-    die_with_starter()
+    end_with_starter()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which decides
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1
     Image.init()  # all plugins, before memory is limited

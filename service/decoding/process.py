@@ -196,14 +196,7 @@ class Decoder:
         }
         try:
             self._ask(asked, content)
-            refused, size = UNPACKED.unpack(self._receive(UNPACKED.size))
-            if size > _MAX_DOCUMENT:
-                raise ValueError("the document is too long")
-            document = bytes(self._receive(size))
-            if refused:
-                told = _Refused.model_validate_json(document)
-                raise ApiError(told.status, told.code, told.message, told.details)
-            found = Unpacked.model_validate_json(document)
+            found = self._receive_unpacked()
             unpacked = int(settings.archive_max_mb * 1_000_000) * (2 if specs else 1)
             most = unpacked + settings.max_body_bytes
             _check(
@@ -220,6 +213,16 @@ class Decoder:
         except BaseException:
             self.end()  # what it still sends is not wanted
             raise
+
+    def _receive_unpacked(self) -> Unpacked:
+        refused, size = UNPACKED.unpack(self._receive(UNPACKED.size))
+        if size > _MAX_DOCUMENT:
+            raise ValueError("the document is too long")
+        document = bytes(self._receive(size))
+        if refused:
+            told = _Refused.model_validate_json(document)
+            raise ApiError(told.status, told.code, told.message, told.details)
+        return Unpacked.model_validate_json(document)
 
     def alive(self) -> bool:
         """Whether it can be asked again."""

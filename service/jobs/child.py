@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.exc import DBAPIError
 
 from core.files import find_by_digest
+from core.starter import end_with_starter
 from data.errors import DataError
 from robustness.kinds import NotPossible
 from robustness.progress import Cancelled, Spent
@@ -34,7 +35,7 @@ from service.jobs.queue import JobStore
 from service.jobs.table import Job
 from service.jobs.targets import RemoteTarget, read_targets
 from service.jobs.uploads import REPORT, drop_inputs, evaluations_folder, open_inputs
-from service.processes import die_with_starter, watch_parent
+from service.processes import watch_parent
 from service.tracing import Stages, span, start_tracing, stop_tracing
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class ProgressReporter:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one claimed evaluation and store its outcome; 0 when one was stored."""
     options = _options(argv)
-    die_with_starter()
+    end_with_starter()
     if options.armed is not None:
         os.close(options.armed)  # from now on this process may be stopped
     watch_parent(parent=options.parent, grace=0)

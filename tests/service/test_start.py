@@ -73,7 +73,8 @@ def test_a_state_that_cannot_be_written_is_refused() -> None:
 
 _CHILD = """
 import signal, sys, time
-from service.processes import die_with_starter, watch_parent
+from core.starter import end_with_starter
+from service.processes import watch_parent
 signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True) if {stubborn} else sys.exit())
 {watch}
 print("watching", flush=True)
@@ -114,7 +115,7 @@ def test_a_parent_that_died_before_the_watch_began_is_noticed() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal is Linux's")
 def test_the_kernel_ends_a_process_that_stands_still() -> None:
-    parent, child = _family("die_with_starter()")
+    parent, child = _family("end_with_starter()")
     with parent:
         psutil.Process(child).suspend()
         parent.kill()

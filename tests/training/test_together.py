@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -37,6 +38,10 @@ def test_runs_that_train_together_end_as_each_would_alone_also_beside_one_that_f
     assert told.endswith("2 of 4 runs are finished\n")
     assert main(["all", str(text_recipe), *words, *options]) == 0, "nothing is left to do"
     assert capfd.readouterr().out == "2 of 2 runs are finished\n"
+    assert main(["all", str(text_recipe), str(text_recipe), *words, *options]) == 2
+    assert (
+        "two runs would share a folder: words-transformer-small, words-t" in capfd.readouterr().err
+    )
     assert main(["all", str(text_recipe), *words, "train.lr=1.0e-3", *options]) == 2
     assert "words-transject-small holds a run of another recipe" in capfd.readouterr().err
 
@@ -58,18 +63,28 @@ def test_when_the_time_is_over_runs_are_saved_and_the_same_command_continues(
     folder = recipe_file.parent / "runs" / "tiny"
     command = [sys.executable, "-m", "training", "all", str(recipe_file), "train.epochs=100000"]
     command += ["--runs", str(folder.parent), "--minutes", "60", "--at-once", "2"]
-    for number, code in ((signal.SIGALRM, 1), (signal.SIGTERM, 130)):
+    # The time is over for the run itself; or whoever asked for the runs is killed.
+    for number, code in ((signal.SIGALRM, 1), (signal.SIGKILL, -signal.SIGKILL)):
+        before = len(_sessions(folder))
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            before = _sessions(folder)
-            while _sessions(folder) == before or not (folder / records.METRICS).is_file():
-                assert process.poll() is None
-                time.sleep(0.01)
-            of_run = psutil.Process(process.pid).children(recursive=True)[-1].pid
-            os.kill(of_run if number == signal.SIGALRM else process.pid, number)
-            told, _ = process.communicate(timeout=60)
+            try:
+                _wait_for(lambda before=before: len(_sessions(folder)) > before)
+                _wait_for((folder / records.METRICS).is_file)
+                of_run = psutil.Process(process.pid).children(recursive=True)[-1].pid
+                os.kill(of_run if number == signal.SIGALRM else process.pid, number)
+                told, _ = process.communicate(timeout=60)  # until the last of them has ended
+            finally:
+                process.kill()
         assert process.returncode == code
         assert "tiny: saved; continue with the same command" in told
     assert 0 == _sessions(folder)[0] < _sessions(folder)[1] < saved_step(folder)
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def _sessions(folder: Path) -> list[int]:
